@@ -1,0 +1,213 @@
+"""One tree of errors. A leaf says what is wrong, what to type next, and how the command ends.
+
+Every leaf has a stable ``code``, which is a heading in ``docs/operations/errors.md``, and an exit
+code from the one table of the design (section 13). Text is made in `rhinoctl.render.errors` only.
+"""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """How a command ends; the same table for all verbs."""
+
+    DONE = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    REFUSED = 3
+    ABORTED = 4
+    NEEDS_REPAIR = 5
+    BUSY = 6
+    DEGRADED = 7
+    PARTIAL = 8
+    HAS_CHANGES = 10
+
+
+class RhinoError(Exception):
+    """The root: a message for a person, the remedy, and how a command ends on it."""
+
+    code = "unexpected"
+    exit_code = Exit.UNEXPECTED
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+class UsageError(RhinoError):
+    """An argument that no state of the cluster could make right."""
+
+    code = "usage"
+    exit_code = Exit.USAGE
+
+
+class Refused(RhinoError):
+    """Refused before anything was touched."""
+
+    code = "refused"
+    exit_code = Exit.REFUSED
+
+
+class UnknownJob(Refused):
+    code = "unknown-job"
+
+
+class UnknownInstance(Refused):
+    code = "unknown-instance"
+
+
+class UnknownVnode(Refused):
+    code = "unknown-vnode"
+
+
+class UnknownOperation(Refused):
+    code = "unknown-operation"
+
+
+class NoSuchWorkers(Refused):
+    """The inventory has not the workers that the request needs."""
+
+    code = "not-enough-workers"
+
+
+class ParallelismOutOfRange(UsageError):
+    """``--instances`` below one or above the number of vnodes."""
+
+    code = "parallelism-out-of-range"
+
+
+class UnsupportedSpark(Refused):
+    """Spark Connect, a real-time or continuous trigger, async progress, or Spark < 4.2."""
+
+    code = "unsupported-spark"
+
+
+class MissingJava(Refused):
+    code = "missing-java"
+
+
+class UnsupportedOperator(Refused):
+    """A column, type or aggregate that an operator cannot hold; names the column."""
+
+    code = "unsupported-operator"
+
+
+class MissingColumn(UnsupportedOperator):
+    code = "missing-column"
+
+
+class IdentityChanged(Refused):
+    """Query id, offsets, operator or key columns are not those that were decided (invariant 11)."""
+
+    code = "identity-changed"
+
+
+class SecondSession(Refused):
+    """Another run of the query holds the job's session (invariant 10)."""
+
+    code = "second-session"
+
+
+class Fenced(Refused):
+    """A later session, generation, epoch or incarnation has been persisted (invariant 1)."""
+
+    code = "fenced"
+
+
+class UnwritableDirectory(Refused):
+    code = "unwritable-directory"
+
+
+class PortInUse(Refused):
+    code = "port-in-use"
+
+
+class AlreadyRunning(Refused):
+    """A second cluster, controller or agent over the same directory."""
+
+    code = "already-running"
+
+
+class NotRunning(Refused):
+    """No controller answers, or the local cluster is down."""
+
+    code = "not-running"
+
+
+class ForeignManifest(Refused):
+    """A manifest, log or directory of another cluster or job."""
+
+    code = "foreign-manifest"
+
+
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class OperationAborted(RhinoError):
+    """The operation ended at the old layout."""
+
+    code = "operation-aborted"
+    exit_code = Exit.ABORTED
+
+
+class NeedsRepair(RhinoError):
+    code = "needs-repair"
+    exit_code = Exit.NEEDS_REPAIR
+
+
+class CorruptFile(NeedsRepair):
+    """Bytes that do not match their checksum, or a file that cannot be read back (invariant 9)."""
+
+    code = "corrupt-file"
+
+
+class Busy(RhinoError):
+    """A stale plan, or another operation is running; the message names it."""
+
+    code = "busy"
+    exit_code = Exit.BUSY
+
+
+class Degraded(RhinoError):
+    code = "degraded"
+    exit_code = Exit.DEGRADED
+
+
+class WorkerUnreachable(Degraded):
+    """A worker of the epoch did not answer within its deadline; nothing was lost."""
+
+    code = "worker-unreachable"
+
+
+class DeadlineExceeded(Degraded):
+    """A wait ended at its deadline; the outcome is shown by ``rhinoctl status``."""
+
+    code = "deadline-exceeded"
+
+
+class PoisonBatch(NeedsRepair):
+    """An operator raised while it applied a decided batch; names batch and vnode."""
+
+    code = "poison-batch"
+
+
+class PartialFailure(RhinoError):
+    """Some workers failed; each is named."""
+
+    code = "partial-failure"
+    exit_code = Exit.PARTIAL
+
+
+class ResultMismatch(RhinoError):
+    """The demo's result differs from the oracle's."""
+
+    code = "result-mismatch"
+
+
+def leaves(root: type[RhinoError] = RhinoError) -> list[type[RhinoError]]:
+    """All error classes below (and with) `root`, in definition order."""
+    found = [root]
+    for child in root.__subclasses__():
+        found += leaves(child)
+    return found

@@ -1,0 +1,57 @@
+"""Names and logical times that travel in every message (design, section 2).
+
+Everything here is a value: comparable, hashable, printable, and free of I/O.
+"""
+
+from typing import NamedTuple, NewType
+
+JobUid = NewType("JobUid", str)
+"""The identity of a job in every path and message; never reused."""
+
+JobName = NewType("JobName", str)
+"""The name a person types; unique in a cluster at one time."""
+
+WorkerId = NewType("WorkerId", str)
+"""A host that runs an agent, e.g. ``w1``."""
+
+InstanceId = NewType("InstanceId", str)
+"""A parallel instance of an operator, e.g. ``i0``; unique in its job."""
+
+Vnode = NewType("Vnode", int)
+"""A virtual node: a contiguous range of key groups, the finest unit that moves."""
+
+OpId = NewType("OpId", str)
+"""An operation of the controller, e.g. ``op-7``."""
+
+Incarnation = NewType("Incarnation", int)
+"""One start of a process; grows with every start and is persisted before it serves."""
+
+KEY_GROUPS = 32768
+"""2^15 key groups, as in the Rhino paper, section 5.1.3."""
+
+
+class BatchTime(NamedTuple):
+    """The protocol's logical time: ordered by generation, then by Spark's batch id."""
+
+    generation: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}/{self.batch}"
+
+
+BASE = BatchTime(0, -1)
+"""What the empty checkpoint of every vnode covers."""
+
+
+class Attempt(NamedTuple):
+    """One try at a batch: ordered by session, then by the session's counter."""
+
+    session: int
+    counter: int
+
+    def __str__(self) -> str:
+        return f"{self.session}.{self.counter}"
+
+
+NO_ATTEMPT = Attempt(0, 0)
