@@ -1,0 +1,408 @@
+"""Every message between processes, in one module: frozen, validated, with one header.
+
+A request is answered by the message named beside it or by `Refusal`. Job uid, session, epoch and
+incarnation travel in the header, generation and attempt where a message has a batch; a lower one
+than the receiver has persisted is refused (invariant 1).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from rhinoctl.ids import Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.jobs import JobSpec, VnodeUse
+from rhinoctl.protocol.records import DecisionRecord, RecordId, SliceName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What every message carries."""
+
+    cluster: str
+    job: JobUid = JobUid("")
+    session: int = 0
+    epoch: int = 0
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """The root of all messages."""
+
+    header: Header
+
+
+class RefusalCode(Enum):
+    """Why a request was refused. The receiver has changed nothing."""
+
+    FENCED = "fenced"
+    FOREIGN = "foreign"
+    UNKNOWN_JOB = "unknown_job"
+    NOT_OPEN = "not_open"
+    STALE_ATTEMPT = "stale_attempt"
+    BEHIND = "behind"
+    NOT_FOUND = "not_found"
+    BUSY = "busy"
+    POISON = "poison"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal(Message):
+    """The negative answer to any request; `detail` is for people."""
+
+    code: RefusalCode
+    detail: str
+
+
+# --- the holder of the session (batch driver, or controller without one) to workers -------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence(Message):
+    """Persist this session; refuse lower ones from now on. Answer: `FenceAnswer`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceAnswer(Message):
+    """What the worker has: its newest sealed record, and the newest it knows to be decided."""
+
+    newest: DecisionRecord | None
+    decided: RecordId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(Message):
+    """Start an attempt at a batch; anything of another attempt is dropped. Answer: `Done`.
+
+    `after` is the last decided record: a worker that has it learns that it is decided, and the
+    batch before is released, since Spark has committed it.
+    """
+
+    time: BatchTime
+    attempt: Attempt
+    after: RecordId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put(Message):
+    """One channel's slices for one worker; the payload has their bytes in the same order.
+    Answer: `Done`, once appended to the log (not yet durable)."""
+
+    time: BatchTime
+    attempt: Attempt
+    channel: int
+    task_attempt: int
+    slices: tuple[SliceName, ...]
+    forwarded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal(Message):
+    """Append this record durably if all it names is held. Answer: `SealAnswer`."""
+
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealAnswer(Message):
+    """`missing` empty: sealed. Otherwise the (channel, vnode) pairs that the worker lacks."""
+
+    record: RecordId
+    missing: tuple[tuple[int, Vnode], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend(Message):
+    """Forward what you hold of an open attempt to the chain again. Answer: `Done`."""
+
+    time: BatchTime
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply(Message):
+    """The record is decided. Answer: `ApplyAnswer`, once this worker's owners have applied it."""
+
+    record: RecordId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputName(Message):
+    """An instance's output of a batch, to be fetched from its worker."""
+
+    worker: WorkerId
+    instance: InstanceId
+    time: BatchTime
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyAnswer(Message):
+    """Applied by every owner on this worker. `applied_at` is wall time in seconds."""
+
+    record: RecordId
+    outputs: tuple[OutputName, ...]
+    applied_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOutput(Message):
+    """Answer: `Done` with the output as one Arrow IPC stream in the payload."""
+
+    instance: InstanceId
+    time: BatchTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Message):
+    """It is done, and was done once however often it was asked."""
+
+
+# --- controller to agents ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm(Message):
+    """One vnode that an instance here shall follow. `sources` are addresses of full holders, by
+    worker, to copy from where this worker has no copy yet."""
+
+    vnode: Vnode
+    instance: InstanceId
+    sources: Mapping[WorkerId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredJob(Message):
+    """All that the controller wants of one worker for one job, beyond its newest epoch.
+
+    It is complete each time: what is not named is not wanted (style, rule 4). `checkpoint` names
+    vnodes that shall be checkpointed at the next opportunity; `base_epoch` is given to a worker
+    that has no record of the job yet.
+    """
+
+    spec: JobSpec
+    instances: tuple[InstanceId, ...] = ()
+    warm: tuple[Warm, ...] = ()
+    checkpoint: tuple[Vnode, ...] = ()
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Message):
+    """The controller's wishes for a worker. Answer: `WorkerReport`."""
+
+    worker: WorkerId
+    jobs: tuple[DesiredJob, ...]
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VnodeReport:
+    """One vnode's copy on one worker. `log_from` is the first batch of the contiguous log that
+    ends at the newest record; `covers` what the newest checkpoint here covers, None without one."""
+
+    use: VnodeUse
+    instance: InstanceId | None = None
+    covers: BatchTime | None = None
+    log_from: BatchTime | None = None
+    applied: BatchTime | None = None
+    lag_batches: int = 0
+    state_bytes: int = 0
+    copied_bytes: int = 0
+    copy_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceReport:
+    """One instance process. `applies` has the last batches: (time, wall seconds when applied)."""
+
+    pid: int
+    incarnation: int
+    ready: bool
+    applied: BatchTime | None
+    applies: tuple[tuple[BatchTime, float], ...] = ()
+    rss_bytes: int = 0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """What a worker has of a job. `epoch` is the one that its newest decided record makes hold."""
+
+    session: int
+    newest: RecordId | None
+    decided: RecordId | None
+    epoch: Epoch | None
+    log_bytes: int
+    vnodes: Mapping[Vnode, VnodeReport]
+    instances: Mapping[InstanceId, InstanceReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport(Message):
+    """A worker's observed state; `free_bytes` of its replica disk."""
+
+    worker: WorkerId
+    pid: int
+    wall: float
+    free_bytes: int
+    jobs: Mapping[JobUid, JobReport]
+
+
+# --- agents to agents ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchManifest(Message):
+    """Answer: `Done` with the newest complete checkpoint's manifest in the payload, or
+    `Refusal(NOT_FOUND)` if the vnode was never checkpointed. The checkpoint is leased."""
+
+    vnode: Vnode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchChunk(Message):
+    """Answer: `Done` with a piece of a checkpoint's file in the payload."""
+
+    vnode: Vnode
+    checkpoint: str
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLog(Message):
+    """Answer: `LogPiece` with the bytes of its slices in the payload: the first decided batch
+    at or after `since` that is in the log, for some vnodes."""
+
+    since: BatchTime
+    vnodes: tuple[Vnode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece(Message):
+    """One decided batch's record and the puts for the vnodes asked for; record None: no more."""
+
+    record: DecisionRecord | None
+    puts: tuple[tuple[int, int, tuple[SliceName, ...]], ...] = ()
+
+
+# --- agent to its instances ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenVnode(Message):
+    """Open a vnode's live database from a base checkpoint directory (empty: from nothing).
+    Answer: `Done`. The directory is the checkpoint's, never written to."""
+
+    vnode: Vnode
+    base: str
+    covers: BatchTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseVnode(Message):
+    """Answer: `Done`. The live database is thrown away."""
+
+    vnode: Vnode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePlace:
+    """Where a slice lies in a segment file of the worker log."""
+
+    vnode: Vnode
+    offset: int
+    size: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyBatch(Message):
+    """Apply one decided batch to some vnodes, all of which have applied what comes before it.
+    `places` are in (channel, sequence) order. Answer: `BatchApplied`."""
+
+    time: BatchTime
+    segment: str
+    vnodes: tuple[Vnode, ...]
+    places: tuple[SlicePlace, ...]
+    output: str
+    owned: tuple[Vnode, ...]
+    watermarks: tuple[int, int] = (0, 0)
+    batch_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchApplied(Message):
+    """The batch is applied and, if asked for, its output file of `size` bytes is written."""
+
+    time: BatchTime
+    rows: int
+    size: int
+    applied_at: float
+    dirty_bytes: Mapping[Vnode, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointVnode(Message):
+    """Write an image of a vnode's state into a new directory. Answer: `Checkpointed`."""
+
+    vnode: Vnode
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed(Message):
+    """The image is complete; `last_batch` touched the vnode last, `covers` was applied last."""
+
+    vnode: Vnode
+    last_batch: BatchTime
+    covers: BatchTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatus(Message):
+    """Answer: `InstanceState`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceState(Message):
+    """What an instance has open, and up to which batch each vnode is applied."""
+
+    instance: InstanceId
+    vnodes: Mapping[Vnode, BatchTime]
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopInstance(Message):
+    """End the process after closing every database. Answer: `Done`."""
+
+
+_KINDS: dict[str, type[Message]] = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Message)
+}
+
+
+def encode(message: Message) -> bytes:
+    """A message as JSON bytes with its kind."""
+    return codec.dumps({"kind": type(message).__name__, "body": codec.to_json(message)})
+
+
+def decode(data: bytes | bytearray | memoryview) -> Message:
+    """The message in `data`; raises `codec.CodecError` for anything else."""
+    image: Mapping[str, Any] = codec.loads_image(data)
+    kind = _KINDS.get(image.get("kind", ""))
+    if kind is None:
+        raise codec.CodecError(f"unknown kind of message {image.get('kind')!r:.80}")
+    message: Message = codec.from_json(kind, image.get("body"))
+    return message
