@@ -132,7 +132,7 @@ class Apply(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputName(Message):
+class OutputName:
     """An instance's output of a batch, to be fetched from its worker."""
 
     worker: WorkerId
@@ -168,7 +168,7 @@ class Done(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warm(Message):
+class Warm:
     """One vnode that an instance here shall follow. `sources` are addresses of full holders, by
     worker, to copy from where this worker has no copy yet."""
 
@@ -178,7 +178,7 @@ class Warm(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DesiredJob(Message):
+class DesiredJob:
     """All that the controller wants of one worker for one job, beyond its newest epoch.
 
     It is complete each time: what is not named is not wanted (style, rule 4). `checkpoint` names
