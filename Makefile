@@ -1,0 +1,52 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+# On a machine with several Pythons: `make PYTHON=python3.12 setup`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check e2e
+
+help:  ## show the targets
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(BIN)/rhinoctl  ## make .venv with rhinoctl in it (nothing to do when it is up to date)
+
+demo: setup  ## run the main job on an embedded cluster and compare its result with Spark's
+	$(BIN)/rhinoctl demo
+
+test: setup  ## run the tests, without the slow and the end-to-end ones
+	$(PYTEST) -m "not slow and not e2e"
+
+check: setup  ## formatting, lint, types and the house rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) -q tests/unit/test_house.py
+
+e2e: setup  ## run the slow and the end-to-end tests at full length
+	$(PYTEST) -m "slow or e2e" --timeout 3600
+
+# The console script is the last thing that pip writes, so its time stamp says how far set-up came.
+$(BIN)/rhinoctl: pyproject.toml setup.py constraints.txt | $(BIN)/pip
+	@echo "Installing rhinoctl and what it needs into $(VENV): minutes at first, PySpark is large."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    -c constraints.txt -e '.[spark,dev]'
+	@touch $@
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "There is no $(PYTHON). Install Python 3.11 or later, or name one: make PYTHON=python3.12 setup" >&2; \
+	    exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "$$($(PYTHON) --version) is too old: rhinoctl needs Python 3.11 or later." \
+	         "Install one and name it: make PYTHON=python3.12 setup" >&2; \
+	    exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot make a virtual environment." \
+	         "On Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	    exit 1; }
+	@$(PYTHON) -m venv $(VENV)
