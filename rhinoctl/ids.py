@@ -8,6 +8,9 @@ from typing import NamedTuple, NewType
 JobUid = NewType("JobUid", str)
 """The identity of a job in every path and message; never reused."""
 
+NO_JOB = JobUid("")
+"""Stands in messages that concern no job."""
+
 JobName = NewType("JobName", str)
 """The name a person types; unique in a cluster at one time."""
 

@@ -36,7 +36,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where one vnode lives: its owner, and the members behind the owner's worker, in chain order."""
+    """Where one vnode lives: its owner, and the members behind its worker in chain order."""
 
     owner: InstanceId
     members: tuple[Member, ...] = ()
@@ -88,6 +88,11 @@ class Epoch:
     def held_by(self, worker: WorkerId) -> tuple[Vnode, ...]:
         """The vnodes for which a worker stands: those it owns, and those it is a member of."""
         return tuple(Vnode(v) for v in self.vnodes() if worker in self.holders(Vnode(v)))
+
+    def fully_held_by(self, worker: WorkerId) -> tuple[Vnode, ...]:
+        """The vnodes of which a worker must have everything: owned, or as a full member."""
+        held = self.held_by(worker)
+        return tuple(vnode for vnode in held if self.role_of(worker, vnode) is Role.FULL)
 
     def owned_by(self, instance: InstanceId) -> tuple[Vnode, ...]:
         """The vnodes of an instance."""
@@ -188,9 +193,7 @@ def with_moves(
         if head != origin:
             rest = (Member(worker=origin, role=Role.FULL), *rest)
         routes[vnode] = Route(owner=target, members=rest)
-    return replace(
-        epoch, number=epoch.number + 1, instances=dict(instances), routes=tuple(routes)
-    )
+    return replace(epoch, number=epoch.number + 1, instances=dict(instances), routes=tuple(routes))
 
 
 def with_chains_cut(epoch: Epoch, drops: Mapping[Vnode, frozenset[WorkerId]]) -> Epoch:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from rhinoctl.ids import Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
@@ -22,7 +22,7 @@ class Header:
     """What every message carries."""
 
     cluster: str
-    job: JobUid = JobUid("")
+    job: JobUid = NO_JOB
     session: int = 0
     epoch: int = 0
     incarnation: int = 0
@@ -58,7 +58,7 @@ class Refusal(Message):
     detail: str
 
 
-# --- the holder of the session (batch driver, or controller without one) to workers -------------
+# --- the holder of the session (batch driver, or controller without one) to workers --------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,11 @@ class Fence(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceAnswer(Message):
-    """What the worker has: its newest sealed record, and the newest it knows to be decided."""
+    """What the worker has: the newest record it knows to be decided, and the one it has sealed
+    after it, if any, of which it does not know."""
 
-    newest: DecisionRecord | None
-    decided: RecordId | None
+    decided: DecisionRecord | None
+    sealed: DecisionRecord | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +237,7 @@ class JobReport:
     """What a worker has of a job. `epoch` is the one that its newest decided record makes hold."""
 
     session: int
-    newest: RecordId | None
+    sealed: RecordId | None
     decided: RecordId | None
     epoch: Epoch | None
     log_bytes: int
@@ -294,7 +295,7 @@ class LogPiece(Message):
     puts: tuple[tuple[int, int, tuple[SliceName, ...]], ...] = ()
 
 
-# --- agent to its instances ------------------------------------------------------------------------
+# --- agent to its instances ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ class Wire(Protocol):
 
 
 class Disk(Protocol):
-    """Files under one root. Paths are relative, with ``/``. Missing files raise FileNotFoundError."""
+    """Files under one root; paths are relative, with ``/``. A missing one is FileNotFoundError."""
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         """Write at the end (creating file and directories); returns the offset it was written at.
@@ -120,7 +120,7 @@ class Disk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
-    """Changes to one store, written all or none. `keys[i]` gets `values[i]`; ranges are [lo, hi)."""
+    """Changes to a store, written all or none. `keys[i]` gets `values[i]`; ranges are [lo, hi)."""
 
     keys: Sequence[bytes] = ()
     values: Sequence[bytes] = ()

@@ -79,15 +79,17 @@ class Watermarks:
 class DecisionRecord:
     """One entry of the agreement. Offsets are Spark's own JSON texts, compared, never parsed.
 
-    `epoch` is the number under which the batch was staged; `next_epoch` holds from the next batch
-    on. `rows` has the totals of all vnodes of the job, so that a replayer knows of every gap
-    (invariant 3); `winners` only what concerns the addressee.
+    `epoch` is the number under which the batch was staged and `voters` are the workers that must
+    seal it; `next_epoch` holds from the next batch on. An epoch record repeats the offsets and
+    rows of the batch that it follows. `rows` has the totals of all vnodes of the job, so that a
+    replayer knows of every gap (invariant 3); `winners` only what concerns the addressee.
     """
 
     position: Position
     attempt: Attempt
     after: RecordId
     epoch: int
+    voters: tuple[WorkerId, ...]
     next_epoch: Epoch
     start_offsets: str = ""
     end_offsets: str = ""

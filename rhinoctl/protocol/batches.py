@@ -1,0 +1,597 @@
+"""The batch machine: one batch, decided once, unanimously, by the holder of the session.
+
+It runs in the Spark driver (and, for an epoch record without a live session, in the controller).
+The other side is `rhinoctl.protocol.worker`. Design, section 4; Rhino, section 4.1 ("epoch
+alignment").
+
+Invariants (numbers of the design, section 10):
+
+1.  Nothing is opened before every voter of the last epoch has persisted the session.
+2.  A batch is applied only after every voter has sealed the same attempt, or after a fence has
+    shown that they had.
+4.  A voter that does not answer is asked again until the deadline, never left out.
+11. A batch whose offsets are not the decided ones is refused; so is one that is neither the last
+    decided batch nor the one after it.
+13. A decided batch is finished with its attempt; an undecided one is staged anew, whole.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from rhinoctl import limits
+from rhinoctl.ids import NO_ATTEMPT, Attempt, BatchTime, Vnode, WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.epochs import Epoch, successor_fault
+from rhinoctl.protocol.records import (
+    DecisionRecord,
+    Position,
+    RecordId,
+    SliceName,
+    Watermarks,
+    Winner,
+)
+from rhinoctl.protocol.sessions import Lineage, last_decided, unfenced
+
+
+class Phase(Enum):
+    """Where a batch stands."""
+
+    FENCING = "fencing"
+    OPENING = "opening"
+    STAGING = "staging"
+    SEALING = "sealing"
+    APPLYING = "applying"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class FaultKind(Enum):
+    """Why a batch failed; the shell turns it into an error with a remedy."""
+
+    UNREACHABLE = "unreachable"
+    FENCED = "fenced"
+    OFFSETS_DIFFER = "offsets_differ"
+    WRONG_BATCH = "wrong_batch"
+    OTHER_OPERATOR = "other_operator"
+    BEHIND = "behind"
+    POISON = "poison"
+    ATTEMPTS = "attempts"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    kind: FaultKind
+    detail: str
+    workers: tuple[WorkerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is to be decided: Spark's batch, or (with `change`) an epoch record after the last."""
+
+    time: BatchTime
+    start_offsets: str = ""
+    end_offsets: str = ""
+    batch_time_ms: int = 0
+    operator: str = ""
+    change: Epoch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What one Spark task pushed: its channel, and the name of every slice."""
+
+    channel: int
+    task_attempt: int
+    slices: tuple[SliceName, ...]
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A worker answered the last message that was sent to it."""
+
+    worker: WorkerId
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """No answer: not delivered, or not known to be. Every message here may be sent again."""
+
+    worker: WorkerId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """The Spark job has ended: a receipt per task, and a line for every push that failed."""
+
+    attempt: Attempt
+    receipts: tuple[Receipt, ...]
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """The controller's newest proposal (None: withdrawn). Taken when the next record is written."""
+
+    epoch: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """The phase's deadline has passed."""
+
+
+Event = Answered | Lost | Staged | Proposed | Expired
+
+
+# --- effects, in the order in which they are to happen -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send a request to a worker, after a delay."""
+
+    worker: WorkerId
+    message: m.Message
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Run the Spark job that pushes every channel's slices under this attempt and epoch."""
+
+    time: BatchTime
+    attempt: Attempt
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Deliver `Expired` unless the phase has changed within this time."""
+
+    after_s: float
+
+
+Effect = Send | Stage | Deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchState:
+    """One batch on its way. `waiting` are the workers whose answer the phase still needs."""
+
+    phase: Phase
+    lineage: Lineage
+    task: Task
+    attempt: Attempt | None = None
+    waiting: frozenset[WorkerId] = frozenset()
+    fences: Mapping[WorkerId, m.FenceAnswer] = field(default_factory=dict)
+    receipts: tuple[Receipt, ...] = ()
+    record: DecisionRecord | None = None
+    proposal: Epoch | None = None
+    outputs: tuple[m.OutputName, ...] = ()
+    applied_at: Mapping[WorkerId, float] = field(default_factory=dict)
+    replayed: bool = False
+    attempts: int = 0
+    misses: int = 0
+    fault: Fault | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in (Phase.DONE, Phase.FAILED)
+
+
+Step = tuple[BatchState, tuple[Effect, ...]]
+
+TRANSITIONS: Mapping[tuple[Phase, type], frozenset[Phase]] = {
+    (Phase.FENCING, Answered): frozenset(
+        {Phase.FENCING, Phase.OPENING, Phase.SEALING, Phase.APPLYING, Phase.DONE, Phase.FAILED}
+    ),
+    (Phase.FENCING, Lost): frozenset({Phase.FENCING}),
+    (Phase.OPENING, Answered): frozenset({Phase.OPENING, Phase.STAGING, Phase.FAILED}),
+    (Phase.OPENING, Lost): frozenset({Phase.OPENING}),
+    (Phase.STAGING, Staged): frozenset({Phase.OPENING, Phase.SEALING, Phase.FAILED}),
+    (Phase.STAGING, Answered): frozenset({Phase.STAGING}),
+    (Phase.STAGING, Lost): frozenset({Phase.STAGING}),
+    (Phase.SEALING, Answered): frozenset(
+        {Phase.SEALING, Phase.OPENING, Phase.APPLYING, Phase.FAILED}
+    ),
+    (Phase.SEALING, Lost): frozenset({Phase.SEALING}),
+    (Phase.APPLYING, Answered): frozenset({Phase.APPLYING, Phase.DONE, Phase.FAILED}),
+    (Phase.APPLYING, Lost): frozenset({Phase.APPLYING}),
+    (Phase.FENCING, Expired): frozenset({Phase.FAILED}),
+    (Phase.OPENING, Expired): frozenset({Phase.FAILED}),
+    (Phase.STAGING, Expired): frozenset({Phase.FAILED}),
+    (Phase.SEALING, Expired): frozenset({Phase.OPENING, Phase.FAILED}),
+    (Phase.APPLYING, Expired): frozenset({Phase.FAILED}),
+    (Phase.FENCING, Proposed): frozenset({Phase.FENCING}),
+    (Phase.OPENING, Proposed): frozenset({Phase.OPENING}),
+    (Phase.STAGING, Proposed): frozenset({Phase.STAGING}),
+    (Phase.SEALING, Proposed): frozenset({Phase.SEALING}),
+    (Phase.APPLYING, Proposed): frozenset({Phase.APPLYING}),
+}
+"""Which phases an event may lead to. What is not here is a fault of the caller."""
+
+
+def begin(lineage: Lineage, task: Task, proposal: Epoch | None = None) -> Step:
+    """Start a batch, or an epoch change, at the fence if the session has not fenced yet."""
+    state = BatchState(phase=Phase.FENCING, lineage=lineage, task=task, proposal=proposal)
+    if lineage.fenced:
+        return _placed(state)
+    waiting = lineage.epoch.voters()
+    fence = m.Fence(header=lineage.header())
+    sends = [Send(worker=worker, message=fence) for worker in sorted(waiting)]
+    state = replace(state, waiting=waiting)
+    return state, (*sends, Deadline(after_s=limits.FENCE_DEADLINE_S))
+
+
+def step(state: BatchState, event: Event) -> Step:
+    """The next state and what to do about it. Raises LookupError on an illegal transition."""
+    allowed = TRANSITIONS[state.phase, type(event)]
+    handler = _HANDLERS.get((state.phase, type(event)), _HANDLERS.get((None, type(event))))
+    after, effects = handler(state, event) if handler else (state, ())
+    if after.phase not in allowed:
+        raise LookupError(f"{state.phase} may not become {after.phase} on {type(event).__name__}")
+    return after, effects
+
+
+def _failed(state: BatchState, kind: FaultKind, detail: str, *workers: WorkerId) -> Step:
+    fault = Fault(kind=kind, detail=detail, workers=workers)
+    return replace(state, phase=Phase.FAILED, waiting=frozenset(), fault=fault), ()
+
+
+def _expired(state: BatchState, event: Expired) -> Step:
+    record, silent = state.record, sorted(state.waiting)
+    if state.phase is Phase.SEALING and record is not None and record.is_batch and record.is_marker:
+        return _opening(replace(state, proposal=None))
+    detail = f"no answer in {state.phase.value} of batch {state.task.time}"
+    return _failed(state, FaultKind.UNREACHABLE, detail, *silent)
+
+
+def _proposed(state: BatchState, event: Proposed) -> Step:
+    return replace(state, proposal=event.epoch), ()
+
+
+def _ask_again(state: BatchState, event: Lost) -> Step:
+    """A lost answer is asked for again: every request of the protocol may be repeated."""
+    if event.worker not in state.waiting:
+        return state, ()
+    message = _request(state, event.worker)
+    send = Send(worker=event.worker, message=message, delay_s=limits.RETRY_DELAY_S)
+    return state, (send,)
+
+
+def _request(state: BatchState, worker: WorkerId) -> m.Message:
+    """What the phase asks of a worker."""
+    header = state.lineage.header()
+    if state.phase is Phase.FENCING:
+        return m.Fence(header=header)
+    if state.phase is Phase.OPENING:
+        assert state.attempt is not None
+        return m.Open(
+            header=header,
+            time=state.task.time,
+            attempt=state.attempt,
+            after=_last_id(state.lineage),
+            epoch=state.lineage.epoch,
+        )
+    assert state.record is not None
+    if state.phase is Phase.SEALING:
+        record = state.record.addressed_to(worker, state.lineage.epoch)
+        return m.Seal(header=header, record=record)
+    return m.Apply(header=header, record=state.record.id)
+
+
+def _last_id(lineage: Lineage) -> RecordId:
+    assert lineage.last is not None
+    return lineage.last.id
+
+
+# --- fencing -------------------------------------------------------------------------------------
+
+
+def _fence_answered(state: BatchState, event: Answered) -> Step:
+    if event.worker not in state.waiting:
+        return state, ()
+    if not isinstance(event.message, m.FenceAnswer):
+        return _refused(state, event)
+    fences = {**state.fences, event.worker: event.message}
+    state = replace(state, fences=fences, waiting=state.waiting - {event.worker})
+    if state.waiting:
+        return state, ()
+    more = unfenced(fences)
+    if more:
+        fence = m.Fence(header=state.lineage.header())
+        sends = tuple(Send(worker=worker, message=fence) for worker in sorted(more))
+        return replace(state, waiting=more), sends
+    last = last_decided(fences)
+    if last is None:
+        if state.task.change is None:
+            return _failed(state, FaultKind.BEHIND, "no worker has a record of the job")
+        lineage = replace(state.lineage, fenced=True)
+    else:
+        lineage = replace(state.lineage, fenced=True, last=last, epoch=last.next_epoch)
+    return _placed(replace(state, lineage=lineage))
+
+
+def _placed(state: BatchState) -> Step:
+    """After the fence: is this the batch to decide, the one decided last, or another?"""
+    lineage, task = state.lineage, state.task
+    if task.change is not None:
+        return _sealing_change(state, task.change)
+    last = lineage.last
+    assert last is not None
+    if last.is_batch and last.operator and task.operator != last.operator:
+        detail = f"operator {task.operator} at batch {task.time}, decided with {last.operator}"
+        return _failed(state, FaultKind.OTHER_OPERATOR, detail)
+    if task.time == last.time and last.time.batch >= 0:
+        return _replaying(state, last)
+    follows = task.time == BatchTime(last.time.generation, last.time.batch + 1)
+    reborn = task.time.generation > last.time.generation and task.time.batch == 0
+    if not (follows or reborn):
+        detail = f"Spark asks for batch {task.time}, the last decided is {last.time}"
+        return _failed(state, FaultKind.WRONG_BATCH, detail)
+    if follows and last.end_offsets and task.start_offsets not in ("", last.end_offsets):
+        detail = f"batch {task.time} starts at {task.start_offsets}, decided {last.end_offsets}"
+        return _failed(state, FaultKind.OFFSETS_DIFFER, detail)
+    return _opening(state)
+
+
+def _replaying(state: BatchState, last: DecisionRecord) -> Step:
+    task = state.task
+    if task.end_offsets != last.end_offsets:
+        detail = f"batch {task.time} ends at {task.end_offsets}, decided {last.end_offsets}"
+        return _failed(state, FaultKind.OFFSETS_DIFFER, detail)
+    return _applying(replace(state, record=last, replayed=True))
+
+
+# --- opening, staging ----------------------------------------------------------------------------
+
+
+def _opening(state: BatchState) -> Step:
+    if state.attempts >= limits.ATTEMPTS_MAX:
+        return _failed(
+            state, FaultKind.ATTEMPTS, f"batch {state.task.time}: {state.attempts} attempts"
+        )
+    counter = state.lineage.counter + 1
+    lineage = replace(state.lineage, counter=counter)
+    state = replace(
+        state,
+        phase=Phase.OPENING,
+        lineage=lineage,
+        attempt=Attempt(lineage.session, counter),
+        attempts=state.attempts + 1,
+        waiting=lineage.epoch.voters(),
+        receipts=(),
+        record=None,
+        misses=0,
+    )
+    sends = [
+        Send(worker=worker, message=_request(state, worker))
+        for worker in sorted(lineage.epoch.listeners())
+    ]
+    return state, (*sends, Deadline(after_s=limits.OPEN_DEADLINE_S))
+
+
+def _open_answered(state: BatchState, event: Answered) -> Step:
+    if event.worker not in state.waiting:
+        return state, ()
+    if not isinstance(event.message, m.Done):
+        return _refused(state, event)
+    state = replace(state, waiting=state.waiting - {event.worker})
+    if state.waiting:
+        return state, ()
+    assert state.attempt is not None
+    stage = Stage(time=state.task.time, attempt=state.attempt, epoch=state.lineage.epoch)
+    state = replace(state, phase=Phase.STAGING)
+    return state, (stage, Deadline(after_s=limits.STAGE_DEADLINE_S))
+
+
+def _staged(state: BatchState, event: Staged) -> Step:
+    if event.attempt != state.attempt:
+        return state, ()
+    if event.failures:
+        return _opening(state)
+    return _sealing(replace(state, receipts=event.receipts))
+
+
+# --- sealing -------------------------------------------------------------------------------------
+
+
+def _sealing(state: BatchState) -> Step:
+    """Write the record, and with it the marker if a proposal is at hand.
+
+    Joining members that the proposal makes voters must seal the marker too: they could not open
+    the next batch without it. If one stays silent, the batch is staged again without the proposal.
+    """
+    lineage, task = state.lineage, state.task
+    assert state.attempt is not None
+    taken = state.proposal
+    if taken is None or successor_fault(lineage.epoch, taken) is not None:
+        taken = lineage.epoch
+    voters = lineage.epoch.voters() | (taken.voters() & lineage.epoch.listeners())
+    record = DecisionRecord(
+        position=Position(*task.time, 0),
+        attempt=state.attempt,
+        after=_last_id(lineage),
+        epoch=lineage.epoch.number,
+        voters=tuple(sorted(voters)),
+        next_epoch=taken,
+        start_offsets=task.start_offsets,
+        end_offsets=task.end_offsets,
+        batch_time_ms=task.batch_time_ms,
+        watermarks=Watermarks(),
+        operator=task.operator,
+        rows=_rows(state.receipts),
+        winners=tuple(
+            Winner(channel=r.channel, task_attempt=r.task_attempt, slices=r.slices)
+            for r in sorted(state.receipts, key=lambda r: r.channel)
+        ),
+    )
+    return _send_seals(state, record, lineage.epoch.listeners(), voters)
+
+
+def _rows(receipts: tuple[Receipt, ...]) -> dict[Vnode, int]:
+    rows: dict[Vnode, int] = {}
+    for receipt in receipts:
+        for piece in receipt.slices:
+            rows[piece.vnode] = rows.get(piece.vnode, 0) + piece.rows
+    return rows
+
+
+def _sealing_change(state: BatchState, change: Epoch) -> Step:
+    """An epoch record: sealed by the voters of the epoch it ends and of the one it opens."""
+    lineage, last = state.lineage, state.lineage.last
+    position = Position(*state.task.time, 1) if last is None else _after(last.position)
+    counter = lineage.counter + 1
+    lineage = replace(lineage, counter=counter)
+    old = lineage.epoch.voters() if last is not None else frozenset()
+    record = DecisionRecord(
+        position=position,
+        attempt=Attempt(lineage.session, counter),
+        after=last.id if last is not None else RecordId(Position(*state.task.time, 0), NO_ATTEMPT),
+        epoch=change.number - 1,
+        voters=tuple(sorted(old | change.voters())),
+        next_epoch=change,
+        start_offsets=last.start_offsets if last else "",
+        end_offsets=last.end_offsets if last else "",
+        operator=last.operator if last else "",
+        rows=last.rows if last else {},
+    )
+    state = replace(state, lineage=lineage, attempt=record.attempt)
+    voters = frozenset(record.voters)
+    return _send_seals(state, record, voters | change.listeners(), voters)
+
+
+def _after(position: Position) -> Position:
+    return position._replace(step=position.step + 1)
+
+
+def _send_seals(
+    state: BatchState,
+    record: DecisionRecord,
+    listeners: frozenset[WorkerId],
+    voters: frozenset[WorkerId],
+) -> Step:
+    state = replace(state, phase=Phase.SEALING, record=record, waiting=voters, misses=0)
+    sends = [Send(worker=w, message=_request(state, w)) for w in sorted(listeners)]
+    marker = record.is_batch and record.is_marker
+    patience = limits.MARKER_DEADLINE_S if marker else limits.SEAL_DEADLINE_S
+    return state, (*sends, Deadline(after_s=patience))
+
+
+def _seal_answered(state: BatchState, event: Answered) -> Step:
+    if event.worker not in state.waiting:
+        return state, ()
+    answer = event.message
+    if not isinstance(answer, m.SealAnswer):
+        return _refused(state, event)
+    assert state.record is not None
+    if answer.record != state.record.id:
+        return state, ()
+    if answer.missing:
+        return _missing(state, event.worker)
+    state = replace(state, waiting=state.waiting - {event.worker})
+    if state.waiting:
+        return state, ()
+    record = state.record
+    lineage = replace(state.lineage, last=record, epoch=record.next_epoch)
+    return _applying(replace(state, lineage=lineage))
+
+
+def _missing(state: BatchState, worker: WorkerId) -> Step:
+    """A member lacks slices that may still be on their way down the chain: ask for them again."""
+    if state.misses >= limits.SEAL_MISSES_MAX:
+        return _opening(state)
+    asks: list[Send] = []
+    if state.misses % limits.RESEND_EVERY == limits.RESEND_EVERY - 1:
+        asks = _resends(state, worker)
+    again = Send(worker=worker, message=_request(state, worker), delay_s=limits.MISSING_DELAY_S)
+    return replace(state, misses=state.misses + 1), (*asks, again)
+
+
+def _resends(state: BatchState, worker: WorkerId) -> list[Send]:
+    """Ask whoever shares a chain with `worker` to forward what it holds of the attempt again."""
+    assert state.attempt is not None
+    epoch = state.lineage.epoch
+    holders = {w for vnode in epoch.held_by(worker) for w in epoch.holders(vnode)} - {worker}
+    resend = m.Resend(header=state.lineage.header(), time=state.task.time, attempt=state.attempt)
+    return [Send(worker=holder, message=resend) for holder in sorted(holders)]
+
+
+# --- applying ------------------------------------------------------------------------------------
+
+
+def _applying(state: BatchState) -> Step:
+    """Decided: the notice goes to all; those that run instances answer once they have applied."""
+    record = state.record
+    assert record is not None
+    voters = frozenset(record.voters)
+    state = replace(state, phase=Phase.APPLYING, waiting=voters)
+    listeners = voters | (state.lineage.epoch.listeners() if not state.replayed else frozenset())
+    sends = [Send(worker=w, message=_request(state, w)) for w in sorted(listeners)]
+    return state, (*sends, Deadline(after_s=limits.APPLY_DEADLINE_S))
+
+
+def _apply_answered(state: BatchState, event: Answered) -> Step:
+    if event.worker not in state.waiting:
+        return state, ()
+    answer = event.message
+    if not isinstance(answer, m.ApplyAnswer):
+        return _refused(state, event)
+    state = replace(
+        state,
+        waiting=state.waiting - {event.worker},
+        outputs=(*state.outputs, *answer.outputs),
+        applied_at={**state.applied_at, event.worker: answer.applied_at},
+    )
+    if state.waiting:
+        return state, ()
+    return replace(state, phase=Phase.DONE), ()
+
+
+def _refused(state: BatchState, event: Answered) -> Step:
+    """A refusal, by its code: another attempt, asked again, or the end of this batch."""
+    if not isinstance(event.message, m.Refusal):
+        detail = f"{event.worker} answered with {type(event.message).__name__}"
+        return _failed(state, FaultKind.REFUSED, detail, event.worker)
+    code, detail = event.message.code, f"{event.worker}: {event.message.detail}"
+    match code:
+        case m.RefusalCode.FENCED:
+            return _failed(state, FaultKind.FENCED, detail, event.worker)
+        case m.RefusalCode.POISON:
+            return _failed(state, FaultKind.POISON, detail, event.worker)
+        case m.RefusalCode.BUSY | m.RefusalCode.UNKNOWN_JOB:
+            return _ask_again(state, Lost(worker=event.worker, detail=detail))
+        case m.RefusalCode.NOT_OPEN | m.RefusalCode.STALE_ATTEMPT if (
+            state.phase
+            in (
+                Phase.OPENING,
+                Phase.SEALING,
+            )
+            and state.task.change is None
+        ):
+            return _opening(state)
+        case m.RefusalCode.BEHIND:
+            return _failed(state, FaultKind.BEHIND, detail, event.worker)
+        case _:
+            return _failed(state, FaultKind.REFUSED, detail, event.worker)
+
+
+_HANDLERS: Mapping[tuple[Phase | None, type], Callable[[BatchState, Any], Step]] = {
+    (Phase.FENCING, Answered): _fence_answered,
+    (Phase.OPENING, Answered): _open_answered,
+    (Phase.STAGING, Staged): _staged,
+    (Phase.SEALING, Answered): _seal_answered,
+    (Phase.APPLYING, Answered): _apply_answered,
+    (None, Lost): _ask_again,
+    (None, Proposed): _proposed,
+    (None, Expired): _expired,
+}

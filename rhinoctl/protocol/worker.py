@@ -1,0 +1,415 @@
+"""The worker's side of the batch protocol: fence, attempts, seals, and what is decided.
+
+One state per (worker, job). `step` is pure; the agent's loop carries the effects out in their
+order, so that what must be durable is durable before an answer leaves (design, section 4).
+
+Invariants (numbers of the design, section 10):
+
+1.  A session or attempt below the newest is refused; the session is persisted before an answer.
+2.  A sealed record is applied only once it is known to be decided: by `Apply`, or by the next
+    record's `after`. Never on its seal.
+4.  `SealAnswer` without missing slices leaves only after the record and all it names are durable.
+13. Opening the next attempt drops what an undecided one left, sealed or not.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rhinoctl.ids import NO_ATTEMPT, Attempt, BatchTime, Vnode, WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.records import DecisionRecord, RecordId, SliceName, expected_slices
+
+PutKey = tuple[int, int]
+"""(channel, task attempt)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAttempt:
+    """The attempt whose puts are taken now, and what of it is held so far."""
+
+    time: BatchTime
+    attempt: Attempt
+    epoch: Epoch
+    after: RecordId
+    puts: Mapping[PutKey, Mapping[Vnode, SliceName]] = field(default_factory=dict)
+
+    def lacks(self, record: DecisionRecord) -> tuple[tuple[int, Vnode], ...]:
+        """The (channel, vnode) pairs of the record's slices that are not held as named."""
+        lacking = [
+            (channel, name.vnode)
+            for channel, task_attempt, name in expected_slices(record)
+            if self.puts.get((channel, task_attempt), {}).get(name.vnode) != name
+        ]
+        return tuple(sorted(lacking))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """What a worker knows of one job. `session`, `decided` and `sealed` outlive the process: the
+    first in its own file, the records in the worker log."""
+
+    worker: WorkerId
+    session: int = 0
+    decided: DecisionRecord | None = None
+    sealed: DecisionRecord | None = None
+    opened: OpenAttempt | None = None
+
+    def epoch(self) -> Epoch | None:
+        """The epoch that holds now, as far as this worker knows it to be decided."""
+        if self.opened is not None:
+            return self.opened.epoch
+        return self.decided.next_epoch if self.decided is not None else None
+
+
+# --- effects, in the order in which they are to happen -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistSession:
+    """Make the session durable before anything that follows."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropAttempt:
+    """Remove what the log has of an attempt that was not decided."""
+
+    time: BatchTime
+    attempt: Attempt
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendPut:
+    """Append these slices of the put at hand to the attempt's segment."""
+
+    time: BatchTime
+    attempt: Attempt
+    channel: int
+    task_attempt: int
+    slices: tuple[SliceName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPut:
+    """Pass slices of the put at hand to the next worker of their chain."""
+
+    worker: WorkerId
+    put: m.Put
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardHeld:
+    """Pass what the log holds of an open attempt to the chains again."""
+
+    attempt: OpenAttempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealRecord:
+    """Append the record to its segment and make the segment durable."""
+
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """The record is decided: owners and followers may apply up to its batch."""
+
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Spark has committed every batch up to this one: outputs may go, checkpoints may cover it."""
+
+    time: BatchTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer the request at hand."""
+
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyWhenApplied:
+    """Answer the request at hand with `ApplyAnswer` once this worker's owners have applied it."""
+
+    record: DecisionRecord
+
+
+Effect = (
+    PersistSession
+    | DropAttempt
+    | AppendPut
+    | ForwardPut
+    | ForwardHeld
+    | SealRecord
+    | Decide
+    | Release
+    | Reply
+    | ReplyWhenApplied
+)
+Step = tuple[WorkerState, tuple[Effect, ...]]
+Request = m.Fence | m.Open | m.Put | m.Resend | m.Seal | m.Apply
+
+
+def step(state: WorkerState, request: Request) -> Step:
+    """The next state and the effects, ending in exactly one answer."""
+    session = request.header.session
+    if session < state.session:
+        detail = f"session {session}; {state.worker} has persisted session {state.session}"
+        return _refuse(state, request, m.RefusalCode.FENCED, detail)
+    before: tuple[Effect, ...] = ()
+    if session > state.session:
+        before = (PersistSession(session=session), *_drop_open(state))
+        state = replace(state, session=session, opened=None)
+    handler: Callable[[WorkerState, Any], Step] = _HANDLERS[type(request)]
+    state, effects = handler(state, request)
+    return state, (*before, *effects)
+
+
+def recovered(
+    worker: WorkerId, session: int, records: tuple[DecisionRecord, ...]
+) -> tuple[WorkerState, tuple[DropAttempt, ...]]:
+    """The state after a restart, from the sealed records of the log in any order.
+
+    A record that another one follows is decided. Of several that follow the same one, all but the
+    newest attempt are left-overs; the newest is sealed and perhaps not decided.
+    """
+    by_id = {record.id: record for record in records}
+    ordered = sorted(records, key=lambda record: (record.position, record.attempt))
+    if not ordered:
+        return WorkerState(worker=worker, session=session), ()
+    newest = ordered[-1]
+    decided = by_id.get(newest.after)
+    chain: set[RecordId] = set()
+    at: DecisionRecord | None = newest
+    while at is not None:
+        chain.add(at.id)
+        at = by_id.get(at.after)
+    drops = tuple(
+        _drop(record)
+        for record in ordered
+        if record.id not in chain and record.position >= newest.position
+    )
+    state = WorkerState(worker=worker, session=session, decided=decided, sealed=newest)
+    return state, drops
+
+
+def _drop(record: DecisionRecord) -> DropAttempt:
+    return DropAttempt(time=record.time, attempt=record.attempt, step=record.position.step)
+
+
+def _drop_open(state: WorkerState) -> tuple[Effect, ...]:
+    if state.opened is None:
+        return ()
+    return (DropAttempt(time=state.opened.time, attempt=state.opened.attempt),)
+
+
+def _header(state: WorkerState, request: Request) -> m.Header:
+    epoch = state.epoch()
+    return replace(
+        request.header, session=state.session, epoch=epoch.number if epoch is not None else 0
+    )
+
+
+def _refuse(state: WorkerState, request: Request, code: m.RefusalCode, detail: str) -> Step:
+    refusal = m.Refusal(header=_header(state, request), code=code, detail=detail)
+    return state, (Reply(message=refusal),)
+
+
+def _done(state: WorkerState, request: Request) -> Reply:
+    return Reply(message=m.Done(header=_header(state, request)))
+
+
+def _fence(state: WorkerState, request: m.Fence) -> Step:
+    dropped = _drop_open(state)
+    state = replace(state, opened=None)
+    answer = m.FenceAnswer(
+        header=_header(state, request), decided=state.decided, sealed=state.sealed
+    )
+    return state, (*dropped, Reply(message=answer))
+
+
+def _settle(state: WorkerState, after: RecordId) -> tuple[WorkerState, tuple[Effect, ...]] | None:
+    """Learn from `after`, the sender's last decided record: None if this worker lacks it."""
+    decided, sealed = state.decided, state.sealed
+    if sealed is not None and sealed.id == after:
+        return replace(state, decided=sealed, sealed=None), (Decide(record=sealed),)
+    if decided is not None and decided.id == after:
+        if sealed is None:
+            return state, ()
+        return replace(state, sealed=None), (_drop(sealed),)
+    return None
+
+
+def _open(state: WorkerState, request: m.Open) -> Step:
+    opened = state.opened
+    if opened is not None and opened.time == request.time:
+        if opened.attempt == request.attempt:
+            return state, (_done(state, request),)
+        if opened.attempt > request.attempt:
+            detail = f"attempt {request.attempt}; {opened.attempt} is open"
+            return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
+    if state.decided is not None and request.time <= state.decided.time:
+        detail = f"batch {request.time}; {state.decided.position} is decided"
+        return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
+    settled = _settle(state, request.after)
+    if settled is None:
+        if request.epoch.fully_held_by(state.worker):
+            detail = f"{state.worker} lacks the decided record {request.after.position}"
+            return _refuse(state, request, m.RefusalCode.BEHIND, detail)
+        settled = _forget_sealed(state)
+    dropped = _drop_open(state)
+    state, learnt = settled
+    state = replace(
+        state,
+        opened=OpenAttempt(
+            time=request.time, attempt=request.attempt, epoch=request.epoch, after=request.after
+        ),
+    )
+    release = Release(time=request.after.position.time)
+    return state, (*dropped, *learnt, release, _done(state, request))
+
+
+def _forget_sealed(state: WorkerState) -> tuple[WorkerState, tuple[Effect, ...]]:
+    if state.sealed is None:
+        return state, ()
+    return replace(state, sealed=None), (_drop(state.sealed),)
+
+
+def _put(state: WorkerState, request: m.Put) -> Step:
+    opened = state.opened
+    if opened is None or opened.time != request.time or opened.attempt < request.attempt:
+        detail = f"attempt {request.attempt} at batch {request.time} is not open"
+        return _refuse(state, request, m.RefusalCode.NOT_OPEN, detail)
+    if opened.attempt > request.attempt:
+        detail = f"attempt {request.attempt}; {opened.attempt} is open"
+        return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
+    key = (request.channel, request.task_attempt)
+    held = opened.puts.get(key, {})
+    fresh = tuple(name for name in request.slices if name.vnode not in held)
+    if not fresh:
+        return state, (_done(state, request),)
+    puts = {**opened.puts, key: {**held, **{name.vnode: name for name in fresh}}}
+    state = replace(state, opened=replace(opened, puts=puts))
+    append = AppendPut(
+        time=request.time,
+        attempt=request.attempt,
+        channel=request.channel,
+        task_attempt=request.task_attempt,
+        slices=fresh,
+    )
+    forwards = _forwards(state.worker, opened.epoch, replace(request, slices=fresh))
+    return state, (append, *forwards, _done(state, request))
+
+
+def _forwards(worker: WorkerId, epoch: Epoch, put: m.Put) -> tuple[ForwardPut, ...]:
+    """The put's slices by the worker that follows this one in their chains."""
+    onward: dict[WorkerId, list[SliceName]] = {}
+    for name in put.slices:
+        chain = epoch.holders(name.vnode)
+        place = chain.index(worker) if worker in chain else len(chain)
+        for successor in chain[place + 1 : place + 2]:
+            onward.setdefault(successor, []).append(name)
+    return tuple(
+        ForwardPut(worker=successor, put=replace(put, slices=tuple(names), forwarded=True))
+        for successor, names in sorted(onward.items())
+    )
+
+
+def held_forwards(
+    worker: WorkerId, attempt: OpenAttempt, header: m.Header
+) -> tuple[ForwardPut, ...]:
+    """Every put that is held of an open attempt, by the workers that follow in the chains."""
+    return tuple(
+        forward
+        for (channel, task_attempt), names in sorted(attempt.puts.items())
+        for forward in _forwards(
+            worker,
+            attempt.epoch,
+            m.Put(
+                header=header,
+                time=attempt.time,
+                attempt=attempt.attempt,
+                channel=channel,
+                task_attempt=task_attempt,
+                slices=tuple(names[vnode] for vnode in sorted(names)),
+            ),
+        )
+    )
+
+
+def _resend(state: WorkerState, request: m.Resend) -> Step:
+    opened = state.opened
+    if opened is None or opened.attempt != request.attempt:
+        detail = f"attempt {request.attempt} at batch {request.time} is not open"
+        return _refuse(state, request, m.RefusalCode.NOT_OPEN, detail)
+    return state, (ForwardHeld(attempt=opened), _done(state, request))
+
+
+def _seal(state: WorkerState, request: m.Seal) -> Step:
+    record = request.record
+    known = (state.sealed, state.decided)
+    if any(mine is not None and mine.id == record.id for mine in known):
+        return state, (_sealed(state, request, record),)
+    if state.decided is not None and record.position <= state.decided.position:
+        detail = f"record {record.position}; {state.decided.position} is decided"
+        return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
+    if record.is_batch:
+        return _seal_batch(state, request, record)
+    settled = _settle(state, record.after)
+    if settled is None:
+        if record.after.attempt != NO_ATTEMPT and record.next_epoch.fully_held_by(state.worker):
+            detail = f"{state.worker} lacks the decided record {record.after.position}"
+            return _refuse(state, request, m.RefusalCode.BEHIND, detail)
+        settled = _forget_sealed(state)
+    dropped = _drop_open(state)
+    state, learnt = settled
+    state = replace(state, sealed=record, opened=None)
+    effects = (*dropped, *learnt, SealRecord(record=record), _sealed(state, request, record))
+    return state, effects
+
+
+def _seal_batch(state: WorkerState, request: m.Seal, record: DecisionRecord) -> Step:
+    opened = state.opened
+    if opened is None or (opened.time, opened.attempt) != (record.time, record.attempt):
+        detail = f"attempt {record.attempt} at batch {record.time} is not open"
+        return _refuse(state, request, m.RefusalCode.NOT_OPEN, detail)
+    missing = opened.lacks(record)
+    if missing:
+        answer = m.SealAnswer(header=_header(state, request), record=record.id, missing=missing)
+        return state, (Reply(message=answer),)
+    state = replace(state, sealed=record, opened=None)
+    return state, (SealRecord(record=record), _sealed(state, request, record))
+
+
+def _sealed(state: WorkerState, request: m.Seal, record: DecisionRecord) -> Reply:
+    return Reply(message=m.SealAnswer(header=_header(state, request), record=record.id))
+
+
+def _apply(state: WorkerState, request: m.Apply) -> Step:
+    sealed, decided = state.sealed, state.decided
+    if sealed is not None and sealed.id == request.record:
+        state = replace(state, decided=sealed, sealed=None)
+        return state, (Decide(record=sealed), ReplyWhenApplied(record=sealed))
+    if decided is not None and decided.position >= request.record.position:
+        return state, (ReplyWhenApplied(record=decided),)
+    detail = f"{state.worker} has not sealed {request.record.position}"
+    return _refuse(state, request, m.RefusalCode.BEHIND, detail)
+
+
+_HANDLERS: Mapping[type, Callable[[WorkerState, Any], Step]] = {
+    m.Fence: _fence,
+    m.Open: _open,
+    m.Put: _put,
+    m.Resend: _resend,
+    m.Seal: _seal,
+    m.Apply: _apply,
+}
