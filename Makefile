@@ -31,7 +31,8 @@ e2e: setup  ## run the slow and the end-to-end tests at full length
 	$(PYTEST) -m "slow or e2e" --timeout 3600
 
 # The console script is the last thing that pip writes, so its time stamp says how far set-up came.
-$(BIN)/rhinoctl: pyproject.toml setup.py constraints.txt | $(BIN)/pip
+# An editable install knows the top-level packages that were there: a new one asks for another.
+$(BIN)/rhinoctl: pyproject.toml setup.py constraints.txt $(wildcard agents/*/__init__.py) | $(BIN)/pip
 	@echo "Installing rhinoctl and what it needs into $(VENV): minutes at first, PySpark is large."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    -c constraints.txt -e '.[spark,dev]'

@@ -14,4 +14,5 @@ setup(
     packages=[*find_packages(include=["rhinoctl*"]), *AGENT, *DATA],
     package_dir={"rhino_agent": "agents/rhino_agent", **DATA},
     package_data={name: ["**/*"] for name in DATA},
+    exclude_package_data={"": ["*.pyc"]},
 )
