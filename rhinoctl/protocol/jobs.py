@@ -8,14 +8,13 @@ from rhinoctl.ids import JobName, JobUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """A declared operator: its JSON specification and the Arrow schema of its input (IPC, base64).
+    """A bound operator as JSON text, from which tasks and instances make it again.
 
-    `digest` identifies both; another digest under the same job is another operator (invariant 11).
+    `digest` identifies it; another digest under the same job is another operator (invariant 11).
     """
 
     name: str
     spec: str
-    input_schema: str
     digest: str
 
 

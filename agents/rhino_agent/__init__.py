@@ -1,0 +1,1 @@
+"""The daemon on a worker and the instance processes that it supervises."""

@@ -1,0 +1,65 @@
+"""What an agent and an instance are started with: one JSON file each, no environment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rhinoctl.errors import NotRunning
+from rhinoctl.ids import InstanceId, WorkerId
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.jobs import JobSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """An agent: its cluster and worker, its replica disk, where it listens, and its limits.
+
+    `run` is a short directory for Unix sockets; `parent` the process id with which the agent shall
+    end, 0 if it stands alone.
+    """
+
+    cluster: str
+    worker: WorkerId
+    disk: str
+    run: str
+    listen: str
+    token_file: str
+    cache_bytes: int
+    buffer_bytes: int
+    parent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSettings:
+    """One incarnation of an instance: whom it serves, where it keeps live databases."""
+
+    cluster: str
+    job: JobSpec
+    instance: InstanceId
+    incarnation: int
+    worker: WorkerId
+    disk: str
+    live: str
+    listen: str
+    token_file: str
+    cache_bytes: int
+    buffer_bytes: int
+    agent_pid: int
+
+
+def read_settings(kind: type[T], path: str) -> T:
+    """Read a settings file. Raises NotRunning, naming the file, if it is not one."""
+    try:
+        settings: T = codec.loads(kind, Path(path).read_bytes())
+    except (OSError, codec.CodecError) as fault:
+        raise NotRunning(
+            f"cannot read the settings {path}: {fault}", remedy="start it through rhinoctl"
+        ) from fault
+    return settings
+
+
+def settings_bytes(settings: AgentSettings | InstanceSettings) -> bytes:
+    """The file that `read_settings` reads."""
+    return codec.dumps(settings)

@@ -1,0 +1,129 @@
+"""What an instance should do next: a pure choice, made anew each time it is free.
+
+The agent looks at what the instance has open, at what it shall own and follow, and at what is
+decided, and picks one command. Nothing is remembered between choices, so that a restarted agent or
+instance is just another start (style, rule 4).
+
+Invariants:
+
+1. A vnode's batches are applied in order, each once, and only decided ones (invariants 2, 4).
+2. The batch whose output is not released is applied by all its owned vnodes in one command, so that
+   one file has the output.
+3. A checkpoint never contains an unreleased batch (design, invariant 14).
+4. What an owner needs comes before what a follower needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rhinoctl.ids import BatchTime, Vnode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """All that the choice depends on, for one instance of one job.
+
+    `batches` are the decided batches of the log, in order. `owned` are the vnodes that the instance
+    answers for: under the newest epoch, and under that of the newest decided batch until its
+    output is made. `follow` are those it shall follow; of both, `base` has where they can be opened
+    from: the newest local checkpoint's coverage. `pending` is the newest decided batch if this
+    instance owes its output, with the vnodes that it owned then.
+    """
+
+    applied: Mapping[Vnode, BatchTime]
+    owned: frozenset[Vnode]
+    follow: frozenset[Vnode]
+    base: Mapping[Vnode, BatchTime]
+    batches: Sequence[BatchTime]
+    released: BatchTime
+    pending: tuple[BatchTime, frozenset[Vnode]] | None
+    checkpoint: Sequence[Vnode] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCommand:
+    """Open a vnode from its newest local checkpoint."""
+
+    vnode: Vnode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseCommand:
+    """Close a vnode that the instance neither owns nor follows."""
+
+    vnode: Vnode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyCommand:
+    """Apply a decided batch to these vnodes; `owned` of them make its output, if any do."""
+
+    time: BatchTime
+    vnodes: frozenset[Vnode]
+    owned: frozenset[Vnode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommand:
+    """Take a vnode's checkpoint."""
+
+    vnode: Vnode
+
+
+Command = OpenCommand | CloseCommand | ApplyCommand | CheckpointCommand
+
+
+def next_command(feed: Feed) -> Command | None:
+    """The most urgent thing to do, or None."""
+    missing = sorted(feed.owned - feed.applied.keys())
+    if missing:
+        return OpenCommand(vnode=missing[0])
+    apply = _next_apply(feed, feed.owned)
+    if apply is not None:
+        return apply
+    for vnode in feed.checkpoint:
+        if vnode in feed.applied and feed.applied[vnode] <= feed.released:
+            return CheckpointCommand(vnode=vnode)
+    closable = sorted(feed.applied.keys() - feed.owned - feed.follow)
+    if closable:
+        return CloseCommand(vnode=closable[0])
+    apply = _next_apply(feed, feed.follow)
+    if apply is not None:
+        return apply
+    for vnode in sorted(feed.follow - feed.applied.keys()):
+        if vnode in feed.base:
+            return OpenCommand(vnode=vnode)
+    return None
+
+
+def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
+    """The earliest batch that one of these vnodes lacks, for all open vnodes that stand there."""
+    places = {feed.applied[vnode] for vnode in of & feed.applied.keys()}
+    for at in sorted(places):
+        time = successor(feed.batches, at)
+        if time is None:
+            continue
+        vnodes = frozenset(
+            vnode
+            for vnode in feed.applied.keys() & (feed.owned | feed.follow)
+            if successor(feed.batches, feed.applied[vnode]) == time
+        )
+        owned: frozenset[Vnode] = frozenset()
+        if feed.pending is not None and feed.pending[0] == time:
+            owned = feed.pending[1]
+        return ApplyCommand(time=time, vnodes=vnodes, owned=owned)
+    return None
+
+
+def successor(batches: Sequence[BatchTime], at: BatchTime) -> BatchTime | None:
+    """The first of the batches after `at`."""
+    low: Literal[0] | int = 0
+    high = len(batches)
+    while low < high:
+        middle = (low + high) // 2
+        if batches[middle] > at:
+            high = middle
+        else:
+            low = middle + 1
+    return batches[low] if low < len(batches) else None
