@@ -1,0 +1,1 @@
+"""State on disk: files, stores, checkpoints and locks (design, section 5)."""

@@ -1,0 +1,257 @@
+"""A Disk in memory that loses at a crash what was not made durable, as a real one may."""
+
+import errno
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from rhinoctl.protocol.ports import Buffer
+from rhinoctl.state.disk import Stamp, parts_of
+
+
+@dataclass(eq=False)
+class _File:
+    inode: int
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    changed: int = 0
+
+
+@dataclass(eq=False)
+class _Directory:
+    entries: dict[str, "_File | _Directory"] = field(default_factory=dict)
+    durable: dict[str, "_File | _Directory"] = field(default_factory=dict)
+
+
+class FakeDisk:
+    """The Disk port in memory; `crash` is a power loss.
+
+    `capacity_bytes` bounds the bytes of all appends and atomic writes (a full disk); `copies`
+    counts links that became copies while `link_refusal` holds an errno.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.link_refusal: int | None = None
+        self.copies = 0
+        self._root = _Directory()
+        self._numbers = itertools.count(1)
+
+    def path_of(self, path: str) -> str:
+        parts_of(path)
+        return path
+
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        self._charge(len(data))
+        file = self._find(path)
+        if file is None:
+            file = self._new_file(path)
+        if isinstance(file, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        offset = len(file.data)
+        file.data += data
+        file.changed = next(self._numbers)
+        return offset
+
+    def truncate(self, path: str, size: int) -> None:
+        file = self._file(path)
+        if size > len(file.data):
+            raise ValueError(f"{path} is shorter than {size} bytes")
+        del file.data[size:]
+        file.changed = next(self._numbers)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            node = self._find(path)
+            if node is None:
+                raise _missing(path)
+            if isinstance(node, _File):
+                node.durable = bytes(node.data)
+            else:
+                node.durable = dict(node.entries)
+            self._sync_parents(path)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview:
+        data = self._file(path).data
+        end = len(data) if length is None else offset + length
+        return memoryview(bytes(data[offset:end]))
+
+    def size(self, path: str) -> int | None:
+        stamp = self.stamp(path)
+        return None if stamp is None else stamp.size
+
+    def stamp(self, path: str) -> Stamp | None:
+        file = self._find(path)
+        if not isinstance(file, _File):
+            return None
+        return Stamp(file.inode, len(file.data), file.changed)
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        self._charge(len(data))
+        content = bytes(data)
+        parent, name = self._parent(path)
+        file = _File(next(self._numbers), bytearray(content), content, next(self._numbers))
+        parent.entries[name] = file
+        self._sync_parents(path)
+
+    def link(self, source: str, target: str) -> None:
+        file = self._file(source)
+        parent, name = self._parent(target)
+        if name in parent.entries:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        if self.link_refusal is None:
+            parent.entries[name] = file
+            return
+        self.copies += 1
+        copy = _File(next(self._numbers), bytearray(file.data), b"", next(self._numbers))
+        parent.entries[name] = copy
+
+    def rename(self, source: str, target: str) -> None:
+        node = self._find(source)
+        if node is None:
+            raise _missing(source)
+        parent, name = self._parent(target)
+        there = parent.entries.get(name)
+        if isinstance(there, _Directory) and there.entries:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+        old_parent, old_name = self._parent(source)
+        del old_parent.entries[old_name]
+        parent.entries[name] = node
+        self._sync_parents(target)
+        self._sync_parents(source)
+
+    def list(self, path: str) -> list[str]:
+        node = self._find(path) if path else self._root
+        return sorted(node.entries) if isinstance(node, _Directory) else []
+
+    def remove(self, path: str) -> None:
+        node = self._find(path)
+        if node is None:
+            return
+        if isinstance(node, _Directory):
+            for name in list(node.entries):
+                self.remove(f"{path}/{name}")
+        parent, name = self._parent(path)
+        del parent.entries[name]
+
+    # --- what tests do to it ----------------------------------------------------------------------
+
+    def crash(self, keep: Random | None = None) -> None:
+        """A power loss: what was made durable stays; of the rest each name change stays or not
+        and each file keeps part of its new bytes, or zeros in their place, as `keep` draws.
+        None keeps nothing that was not durable."""
+        self._crash(self._root, keep, set())
+
+    def corrupt(self, path: str, data: bytes) -> None:
+        """Put other bytes into a file in place, durably: its stamp changes, its inode does not."""
+        file = self._file(path)
+        file.data[:] = data
+        file.durable = data
+        file.changed = next(self._numbers)
+
+    def rot(self, path: str, position: int) -> None:
+        """Flip a byte on the platter: not even the stamp changes."""
+        file = self._file(path)
+        file.data[position] ^= 0xFF
+        file.durable = bytes(file.data)
+
+    def _crash(self, directory: _Directory, keep: Random | None, seen: set[int]) -> None:
+        survivors = dict(directory.durable)
+        for name in sorted({*directory.entries, *directory.durable}):
+            now, before = directory.entries.get(name), directory.durable.get(name)
+            if now is before or keep is None or keep.random() < 0.5:
+                continue
+            if now is None:
+                del survivors[name]
+            else:
+                survivors[name] = now
+        directory.entries, directory.durable = survivors, dict(survivors)
+        for name in sorted(survivors):
+            node = survivors[name]
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, _Directory):
+                self._crash(node, keep, seen)
+            else:
+                _tear(node, keep)
+
+    def _charge(self, size: int) -> None:
+        if self.capacity_bytes is None:
+            return
+        if self._bytes_used() + size > self.capacity_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _bytes_used(self) -> int:
+        files: dict[int, int] = {}
+        pending = [self._root]
+        while pending:
+            for node in pending.pop().entries.values():
+                if isinstance(node, _Directory):
+                    pending.append(node)
+                else:
+                    files[node.inode] = len(node.data)
+        return sum(files.values())
+
+    def _find(self, path: str) -> "_File | _Directory | None":
+        node: _File | _Directory | None = self._root
+        for part in parts_of(path):
+            if not isinstance(node, _Directory):
+                return None
+            node = node.entries.get(part)
+        return node
+
+    def _file(self, path: str) -> _File:
+        node = self._find(path)
+        if node is None:
+            raise _missing(path)
+        if isinstance(node, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return node
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        *parents, name = parts_of(path)
+        node = self._root
+        for part in parents:
+            child = node.entries.setdefault(part, _Directory())
+            if isinstance(child, _File):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            node = child
+        return node, name
+
+    def _new_file(self, path: str) -> _File:
+        parent, name = self._parent(path)
+        file = _File(next(self._numbers))
+        parent.entries[name] = file
+        return file
+
+    def _sync_parents(self, path: str) -> None:
+        node = self._root
+        for part in parts_of(path):
+            node.durable = dict(node.entries)
+            child = node.entries.get(part)
+            if not isinstance(child, _Directory):
+                return
+            node = child
+
+
+def _tear(file: _File, keep: Random | None) -> None:
+    """Lose bytes that were not synced: a prefix of the new ones stays, the rest of it as zeros."""
+    now, before = bytes(file.data), file.durable
+    if keep is None or now == before:
+        survivor = before
+    elif now[: len(before)] != before:
+        survivor = keep.choice((before, now))
+    else:
+        length = keep.choice((len(before), keep.randint(len(before), len(now)), len(now)))
+        written = keep.choice((length, keep.randint(len(before), length)))
+        survivor = now[:written] + bytes(length - written)
+    file.data = bytearray(survivor)
+    file.durable = survivor
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
