@@ -34,3 +34,54 @@ RESEND_EVERY = 20
 
 ATTEMPTS_MAX = 5
 """Whole stagings of one batch before the query fails with the reasons."""
+
+# --- instances -----------------------------------------------------------------------------------
+
+APPLIES_KEPT = 64
+"""Apply times that an agent keeps for the pause of a handover: the 10 batches before, with room."""
+
+INSTANCE_RESTART_S = 1.0
+"""A process that dies at once is not restarted in a tight loop."""
+
+INSTANCE_POLL_S = 0.05
+"""How often a starting instance is asked whether it is ready."""
+
+INSTANCE_START_S = 10.0
+"""Python, Arrow and RocksDB are imported within a second or two even on a loaded machine."""
+
+COMMAND_DEADLINE_S = 120.0
+"""The longest command is a large batch's apply; a process that hangs longer is replaced."""
+
+CHECKPOINT_ROUND_BATCHES = 32
+"""Every vnode is checkpointed about once in so many batches: what a restart replays at most."""
+
+CHECKPOINTS_RETAINED = 2
+"""K of the design, section 5: an older one serves when the newest turns out bad."""
+
+SLICE_BYTES_MAX = 1 << 30
+"""One slice in a put: below Flight's and Arrow's 2 GiB limits."""
+
+# --- copies --------------------------------------------------------------------------------------
+
+CHUNK_BYTES = 1 << 20
+"""A piece of a file on its way: large enough for throughput, small enough to keep a loop live."""
+
+CHUNK_CREDITS = 4
+"""Chunks that may be under way to one receiver: credit-based flow control (Rhino, 4.2.2)."""
+
+COPIES_AT_ONCE = 4
+"""Vnodes that one worker gathers at the same time."""
+
+FETCH_TIMEOUT_S = 10.0
+"""One chunk or log piece; after that it is asked for again."""
+
+LEASE_S = 60.0
+"""A checkpoint that a peer reads is kept this long after its last request."""
+
+HASH_STEP_BYTES = 8 << 20
+"""Bytes hashed between two messages, so that an agent answers within milliseconds."""
+
+# --- loops ---------------------------------------------------------------------------------------
+
+LOOP_WAIT_S = 0.2
+"""The longest a loop waits for a message before it looks at its own affairs."""

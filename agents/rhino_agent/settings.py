@@ -46,7 +46,7 @@ class InstanceSettings:
     token_file: str
     cache_bytes: int
     buffer_bytes: int
-    agent_pid: int
+    agent_parent: int
 
 
 def read_settings(kind: type[T], path: str) -> T:

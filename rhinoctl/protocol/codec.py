@@ -23,17 +23,8 @@ Convert = Callable[[Any], Any]
 
 def to_json(value: Any) -> Any:
     """A JSON-able image of dataclasses, named tuples, enums, mappings and sequences."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value.value if isinstance(value, Enum) else value
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple | list | frozenset):
-        return [to_json(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if is_dataclass(value):
-        return {f: to_json(getattr(value, f)) for f in _field_names(type(value))}
-    raise CodecError(f"a {type(value).__name__} cannot be encoded")
+    encode = _encoder(type(value))
+    return value if encode is None else encode(value)
 
 
 def from_json(kind: Any, image: Any) -> Any:
@@ -42,8 +33,12 @@ def from_json(kind: Any, image: Any) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON bytes of a value."""
-    return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False).encode()
+    """JSON bytes of a value; raises CodecError."""
+    try:
+        text = json.dumps(value, default=to_json, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        raise CodecError(str(fault)) from fault
+    return text.encode()
 
 
 def loads(kind: Any, data: bytes | bytearray | memoryview) -> Any:
@@ -69,6 +64,55 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
+# Encoders are found by the value's own type, not by the annotation: what is wrong for its field is
+# written as it is, and refused by the reader. None stands for "as it is", which saves most calls.
+
+
+@cache
+def _encoder(kind: type) -> Convert | None:
+    if issubclass(kind, Enum):
+        return {member: member.value for member in kind}.__getitem__
+    if kind is type(None) or issubclass(kind, bool | int | float | str):
+        return None
+    if issubclass(kind, tuple | list | frozenset):
+        return _encode_items
+    if issubclass(kind, Mapping):
+        return _encode_mapping
+    if is_dataclass(kind):
+        return _dataclass_encoder(kind)
+    raise CodecError(f"a {kind.__name__} cannot be encoded")
+
+
+def _encode_items(items: Any) -> list[Any]:
+    image = []
+    for item in items:
+        encode = _encoder(type(item))
+        image.append(item if encode is None else encode(item))
+    return image
+
+
+def _encode_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    image = {}
+    for key, item in mapping.items():
+        encode = _encoder(type(item))
+        image[str(key)] = item if encode is None else encode(item)
+    return image
+
+
+def _dataclass_encoder(kind: type) -> Convert:
+    names = _field_names(kind)
+
+    def encode_fields(value: Any) -> dict[str, Any]:
+        image = {}
+        for name in names:
+            item = getattr(value, name)
+            encode = _encoder(type(item))
+            image[name] = item if encode is None else encode(item)
+        return image
+
+    return encode_fields
+
+
 @cache
 def _decoder(kind: Any) -> Convert:
     if hasattr(kind, "__supertype__"):
@@ -90,7 +134,7 @@ def _decoder(kind: Any) -> Convert:
 
 def _class_decoder(kind: type) -> Convert:
     if issubclass(kind, Enum):
-        return lambda image: _enum(kind, image)
+        return _enum_decoder(kind)
     if is_dataclass(kind):
         return _dataclass_decoder(kind)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -99,7 +143,7 @@ def _class_decoder(kind: type) -> Convert:
     if kind is float:
         return lambda image: float(_expect((int, float), image))
     if kind in (int, str, bool):
-        return lambda image: _expect(kind, image)
+        return lambda image: image if type(image) is kind else _expect(kind, image)
     raise CodecError(f"no decoder for {kind}")
 
 
@@ -109,11 +153,16 @@ def _expect(kind: Any, image: Any) -> Any:
     return image
 
 
-def _enum(kind: type[Enum], image: Any) -> Enum:
-    try:
-        return kind(image)
-    except ValueError as fault:
-        raise CodecError(f"{image!r:.80} is no {kind.__name__}") from fault
+def _enum_decoder(kind: type[Enum]) -> Convert:
+    members = {member.value: member for member in kind}
+
+    def decode(image: Any) -> Any:
+        try:
+            return members[image]
+        except (KeyError, TypeError) as fault:
+            raise CodecError(f"{image!r:.80} is no {kind.__name__}") from fault
+
+    return decode
 
 
 def _optional_decoder(kind: Any) -> Convert:
@@ -160,9 +209,9 @@ def _dataclass_decoder(kind: type) -> Convert:
     decoders = {name: _decoder(hints[name]) for name in _field_names(kind)}
 
     def decode(image: Any) -> Any:
-        unknown = _expect(dict, image).keys() - decoders.keys()
-        if unknown:
-            raise CodecError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+        if not _expect(dict, image).keys() <= decoders.keys():
+            unknown = sorted(image.keys() - decoders.keys())
+            raise CodecError(f"{kind.__name__} has no field {unknown[0]!r}")
         values = {name: decoders[name](item) for name, item in image.items()}
         try:
             return kind(**values)

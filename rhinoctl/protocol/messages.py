@@ -14,7 +14,7 @@ from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, 
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
-from rhinoctl.protocol.records import DecisionRecord, RecordId, SliceName
+from rhinoctl.protocol.records import DecisionRecord, RecordId, SliceName, Watermarks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,28 +326,40 @@ class SlicePlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPart:
+    """Slices of one channel in one segment file, by its absolute path."""
+
+    path: str
+    places: tuple[SlicePlace, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyBatch(Message):
     """Apply one decided batch to some vnodes, all of which have applied what comes before it.
-    `places` are in (channel, sequence) order. Answer: `BatchApplied`."""
+
+    `parts` are in (channel, sequence) order. `output` is the absolute path for the results of the
+    `owned` vnodes, empty if none are wanted. Answer: `BatchApplied`.
+    """
 
     time: BatchTime
-    segment: str
     vnodes: tuple[Vnode, ...]
-    places: tuple[SlicePlace, ...]
+    parts: tuple[SegmentPart, ...]
     output: str
     owned: tuple[Vnode, ...]
-    watermarks: tuple[int, int] = (0, 0)
-    batch_time_ms: int = 0
+    watermarks: Watermarks
+    batch_time_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchApplied(Message):
-    """The batch is applied and, if asked for, its output file of `size` bytes is written."""
+    """The batch is applied and, if asked for, its output is written: `<output>.<rows>.arrow`, an
+    Arrow IPC stream of `size` bytes."""
 
     time: BatchTime
     rows: int
     size: int
     applied_at: float
+    rss_bytes: int
     dirty_bytes: Mapping[Vnode, int]
 
 

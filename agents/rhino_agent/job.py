@@ -1,0 +1,276 @@
+"""One job on one worker: the worker machine's effects, and what follows from its decisions.
+
+`rhinoctl.protocol.worker` decides; this module carries out, in order. What instances shall do is
+worked out anew at every turn from the log, the epochs and the controller's wishes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from rhino_agent.instances import Instance
+from rhino_agent.ports import Ports, event
+from rhinoctl import limits
+from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
+from rhinoctl.protocol import codec, worker
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.jobs import JobSpec
+from rhinoctl.protocol.ports import Address, Envelope
+from rhinoctl.protocol.records import DecisionRecord, Position
+from rhinoctl.state.log import WorkerLog
+
+
+class Job:
+    """A job's durable state on this worker and the volatile view that its loop works with."""
+
+    def __init__(self, ports: Ports, spec: JobSpec) -> None:
+        self.ports = ports
+        self.spec = spec
+        self.root = f"jobs/{spec.uid}"
+        self.log = WorkerLog(ports.disk, f"{self.root}/log")
+        self.epochs: dict[int, Epoch] = {}
+        self.released = BASE
+        self.outputs: dict[BatchTime, dict[InstanceId, m.OutputName]] = {}
+        self.instances: dict[InstanceId, Instance] = {}
+        self.desired = m.DesiredJob(spec=spec)
+        self._owed: list[tuple[Envelope, DecisionRecord]] = []
+        self.state = self._recover()
+
+    # --- what outlives the process ---------------------------------------------------------------
+
+    def _recover(self) -> worker.WorkerState:
+        disk, settings = self.ports.disk, self.ports.settings
+        disk.write_atomic(f"{self.root}/spec.json", codec.dumps(self.spec))
+        session_path = f"{self.root}/session.json"
+        session = 0
+        if disk.size(session_path) is not None:
+            session = codec.loads(int, disk.read(session_path))
+        records = self.log.load()
+        state, drops = worker.recovered(settings.worker, session, records)
+        for drop in drops:
+            self.log.drop(Position(*drop.time, drop.step), drop.attempt)
+        for record in records:
+            self.epochs[record.next_epoch.number] = record.next_epoch
+        if state.sealed is not None and state.sealed.is_batch and state.decided is not None:
+            self.released = state.decided.time
+        elif state.decided is not None:
+            self.released = _before(self.log, state.decided.time)
+        self._find_outputs()
+        for name in disk.list(f"{self.root}/instances"):
+            if name.endswith(".json") and not name.endswith(".settings.json"):
+                self.instance(InstanceId(name.removesuffix(".json")))
+        return state
+
+    def _find_outputs(self) -> None:
+        for folder in self.ports.disk.list(f"{self.root}/out"):
+            generation, _, batch = folder.partition("-")
+            time = BatchTime(int(generation), int(batch))
+            for name in self.ports.disk.list(f"{self.root}/out/{folder}"):
+                instance, rows, kind = name.split(".")
+                if kind == "arrow":
+                    path = f"{self.root}/out/{folder}/{name}"
+                    size = self.ports.disk.size(path) or 0
+                    self._note_output(InstanceId(instance), time, int(rows), size)
+
+    def _note_output(self, instance: InstanceId, time: BatchTime, rows: int, size: int) -> None:
+        name = m.OutputName(
+            worker=self.ports.settings.worker, instance=instance, time=time, rows=rows, size=size
+        )
+        self.outputs.setdefault(time, {})[instance] = name
+
+    # --- the worker machine ----------------------------------------------------------------------
+
+    def handle(self, envelope: Envelope) -> None:
+        """Take one request of the batch protocol."""
+        request: Any = envelope.message
+        self.state, effects = worker.step(self.state, request)
+        for effect in effects:
+            _EFFECTS[type(effect)](self, effect, envelope)
+
+    def _persist_session(self, effect: worker.PersistSession, envelope: Envelope) -> None:
+        path = f"{self.root}/session.json"
+        self.ports.disk.write_atomic(path, codec.dumps(effect.session))
+        event("session", job=self.spec.uid, session=effect.session)
+
+    def _drop_attempt(self, effect: worker.DropAttempt, envelope: Envelope) -> None:
+        self.log.drop(Position(*effect.time, effect.step), effect.attempt)
+
+    def _append_put(self, effect: worker.AppendPut, envelope: Envelope) -> None:
+        put = envelope.message
+        assert isinstance(put, m.Put)
+        wanted = {name.vnode for name in effect.slices}
+        bodies = [
+            body
+            for name, body in zip(put.slices, envelope.payload, strict=True)
+            if name.vnode in wanted
+        ]
+        position = Position(*effect.time, 0)
+        key = (effect.channel, effect.task_attempt)
+        self.log.append_put(position, effect.attempt, key, effect.slices, bodies)
+
+    def _forward_put(self, effect: worker.ForwardPut, envelope: Envelope) -> None:
+        put = envelope.message
+        assert isinstance(put, m.Put)
+        by_vnode = {n.vnode: body for n, body in zip(put.slices, envelope.payload, strict=True)}
+        bodies = [by_vnode[name.vnode] for name in effect.put.slices]
+        self._forward(effect, bodies)
+
+    def _forward_held(self, effect: worker.ForwardHeld, envelope: Envelope) -> None:
+        assert envelope.message is not None
+        held = worker.held_forwards(self.state.worker, effect.attempt, envelope.message.header)
+        position = Position(*effect.attempt.time, 0)
+        for forward in held:
+            key = (forward.put.channel, forward.put.task_attempt)
+            bodies = [
+                self.log.open_bytes(position, effect.attempt.attempt, key, name.vnode)
+                for name in forward.put.slices
+            ]
+            self._forward(forward, bodies)
+
+    def _forward(self, forward: worker.ForwardPut, bodies: list[memoryview]) -> None:
+        """A lost forward is found at the seal, by name, and asked for again there."""
+        epoch = self.state.epoch()
+        assert epoch is not None
+        address = Address(epoch.workers[forward.worker])
+        self.ports.ask(
+            address, forward.put, lambda _: None, bodies, timeout_s=limits.FETCH_TIMEOUT_S
+        )
+
+    def _seal_record(self, effect: worker.SealRecord, envelope: Envelope) -> None:
+        self.log.seal(effect.record)
+
+    def _decide(self, effect: worker.Decide, envelope: Envelope) -> None:
+        record = effect.record
+        self.epochs[record.next_epoch.number] = record.next_epoch
+        if record.is_marker:
+            event(
+                "marker", job=self.spec.uid, epoch=record.next_epoch.number, after=record.position
+            )
+
+    def _release(self, effect: worker.Release, envelope: Envelope) -> None:
+        opened = self.state.opened
+        if opened is not None:
+            self.epochs[opened.epoch.number] = opened.epoch
+        if effect.time <= self.released:
+            return
+        self.released = effect.time
+        for time in [t for t in self.outputs if t <= effect.time]:
+            del self.outputs[time]
+            self.ports.disk.remove(f"{self.root}/out/{time.generation}-{time.batch}")
+
+    def _reply(self, effect: worker.Reply, envelope: Envelope) -> None:
+        self.ports.wire.reply(envelope, effect.message)
+
+    def _reply_when_applied(self, effect: worker.ReplyWhenApplied, envelope: Envelope) -> None:
+        for instance in self.instances.values():
+            instance.fault = ""
+        self._owed.append((envelope, effect.record))
+
+    # --- what is decided, and by whom it is applied -----------------------------------------------
+
+    @property
+    def decided_time(self) -> BatchTime:
+        """The newest batch that is known to be decided."""
+        return self.state.decided.time if self.state.decided is not None else BASE
+
+    def epoch(self) -> Epoch | None:
+        """The epoch that holds now, as far as this worker knows."""
+        return self.state.epoch()
+
+    def owners_at(self, time: BatchTime) -> dict[InstanceId, frozenset[Vnode]]:
+        """This worker's instances and their vnodes under the epoch that a batch was staged in."""
+        record = self.log.record(time)
+        epoch = self.epochs.get(record.epoch) if record is not None else None
+        return self._local_owners(epoch)
+
+    def owners_now(self) -> dict[InstanceId, frozenset[Vnode]]:
+        """This worker's instances and their vnodes under the newest epoch."""
+        return self._local_owners(self.epoch())
+
+    def _local_owners(self, epoch: Epoch | None) -> dict[InstanceId, frozenset[Vnode]]:
+        if epoch is None:
+            return {}
+        here = self.ports.settings.worker
+        return {
+            instance: frozenset(epoch.owned_by(instance))
+            for instance, worker_id in epoch.instances.items()
+            if worker_id == here
+        }
+
+    def unmade(self) -> dict[InstanceId, frozenset[Vnode]]:
+        """Instances that owe the output of the newest decided batch, with the vnodes they owned."""
+        time = self.decided_time
+        if time <= self.released or time.batch < 0:
+            return {}
+        made = self.outputs.get(time, {})
+        return {i: vnodes for i, vnodes in self.owners_at(time).items() if vnodes and i not in made}
+
+    def output_made(self, instance: InstanceId, time: BatchTime, rows: int, size: int) -> None:
+        """An instance has written its output of a batch."""
+        self._note_output(instance, time, rows, size)
+
+    def answer_applied(self) -> None:
+        """Answer every `Apply` whose batch all owners here have applied, or one has failed at."""
+        waiting, self._owed = self._owed, []
+        for envelope, record in waiting:
+            fault = next((i.fault for i in self.instances.values() if i.fault), "")
+            if fault:
+                refusal = m.Refusal(header=self._header(), code=m.RefusalCode.POISON, detail=fault)
+                self.ports.wire.reply(envelope, refusal)
+            elif record.time > self.released and self.unmade():
+                self._owed.append((envelope, record))
+            else:
+                made = self.outputs.get(record.time, {})
+                answer = m.ApplyAnswer(
+                    header=self._header(),
+                    record=record.id,
+                    outputs=tuple(made[i] for i in sorted(made)),
+                    applied_at=self.ports.clock.wall(),
+                )
+                self.ports.wire.reply(envelope, answer)
+
+    def _header(self) -> m.Header:
+        epoch = self.epoch()
+        return self.ports.header(
+            self.spec.uid, self.state.session, epoch.number if epoch is not None else 0
+        )
+
+    # --- instances -------------------------------------------------------------------------------
+
+    def instance(self, name: InstanceId) -> Instance:
+        """The instance of a name, made known if it is not yet."""
+        if name not in self.instances:
+            self.instances[name] = Instance(self.ports, self.spec, self.root, name)
+        return self.instances[name]
+
+    def wanted_instances(self) -> frozenset[InstanceId]:
+        """Those that the newest epoch, an output that is due, or the controller wants here."""
+        return frozenset(self.owners_now()) | self.unmade().keys() | set(self.desired.instances)
+
+    def reconcile_instances(self) -> None:
+        """Start what is wanted and stop what is not."""
+        wanted = self.wanted_instances()
+        for name in sorted(wanted):
+            self.instance(name).ensure_running()
+        for name in [n for n in self.instances if n not in wanted]:
+            self.instances.pop(name).stop()
+
+
+def _before(log: WorkerLog, time: BatchTime) -> BatchTime:
+    """The batch before `time` in the log: the newest that is surely released after a restart."""
+    earlier = log.batches(BASE, BatchTime(time.generation, time.batch - 1))
+    return earlier[-1] if earlier else BASE
+
+
+_EFFECTS: dict[type, Callable[[Job, Any, Envelope], None]] = {
+    worker.PersistSession: Job._persist_session,
+    worker.DropAttempt: Job._drop_attempt,
+    worker.AppendPut: Job._append_put,
+    worker.ForwardPut: Job._forward_put,
+    worker.ForwardHeld: Job._forward_held,
+    worker.SealRecord: Job._seal_record,
+    worker.Decide: Job._decide,
+    worker.Release: Job._release,
+    worker.Reply: Job._reply,
+    worker.ReplyWhenApplied: Job._reply_when_applied,
+}
