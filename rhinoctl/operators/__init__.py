@@ -1,0 +1,24 @@
+"""What runs in an instance: declared by the job, vectorised on both sides (design, section 11)."""
+
+from rhinoctl.operators.base import (
+    KEY_GROUP,
+    Applied,
+    ArithmeticOverflow,
+    BoundOperator,
+    Operator,
+    Slice,
+)
+from rhinoctl.operators.registry import bound_from_json, from_spec
+from rhinoctl.operators.running import RunningAggregate
+
+__all__ = [
+    "KEY_GROUP",
+    "Applied",
+    "ArithmeticOverflow",
+    "BoundOperator",
+    "Operator",
+    "RunningAggregate",
+    "Slice",
+    "bound_from_json",
+    "from_spec",
+]

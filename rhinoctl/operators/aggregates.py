@@ -1,0 +1,277 @@
+"""Running aggregates as folds over partial results.
+
+A *slot* is one column of partial results with one way to combine two of them (add, min, max). A
+row of the input is the smallest partial result (`lift`), so one operation, `fold`, pre-aggregates
+in Spark and combines slices in the instance; `merge` combines row by row with what the state
+holds; `finish` turns slots into what the user asked for.
+
+Spark's semantics: nulls are skipped, a group without values is null (count: 0); integers sum to
+long, floats to double, ``avg`` is a double sum over a count; NaN is the largest float.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rhinoctl.errors import UnsupportedOperator, UsageError
+from rhinoctl.operators.arrow_types import (
+    Column,
+    array_of,
+    comparable_type,
+    from_comparable,
+    nulls_of,
+    solid,
+    to_comparable,
+    type_name,
+    values_of,
+)
+
+LONG_MAX = 2**63 - 1
+LOW_HALF = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One declared aggregate: `function` over `column`, or over rows when `column` is None."""
+
+    name: str
+    function: str
+    column: str | None
+
+
+class Combine(Enum):
+    """How two partial results become one."""
+
+    ADD = "sum"
+    LEAST = "min"
+    GREATEST = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One column of partial results. `checked`: adding beyond the type's range is an error."""
+
+    type: pa.DataType
+    combine: Combine
+    checked: bool = False
+
+
+class SumOverflow(ArithmeticError):
+    """A checked slot of `aggregate` left its range; `key` is a table of one row."""
+
+    def __init__(self, aggregate: Aggregate, key: pa.Table) -> None:
+        super().__init__(aggregate.name)
+        self.aggregate = aggregate
+        self.key = key
+
+
+class Fold(ABC):
+    """A bound aggregate: its slots, and the ways in and out of them."""
+
+    slots: tuple[Slot, ...]
+    result: pa.DataType
+
+    @abstractmethod
+    def lift(self, column: Column | None, rows: int) -> list[Column]:
+        """Slots of single input rows; `column` is None when rows are counted."""
+
+    @abstractmethod
+    def finish(self, slots: Sequence[pa.Array]) -> Column:
+        """The result of each group."""
+
+
+class Count(Fold):
+    result = pa.int64()
+    slots = (Slot(pa.int64(), Combine.ADD),)
+
+    def lift(self, column: Column | None, rows: int) -> list[Column]:
+        if column is None:
+            return [pa.array(np.ones(rows, np.int64))]
+        return [column.is_valid().cast(pa.int64())]
+
+    def finish(self, slots: Sequence[pa.Array]) -> Column:
+        return slots[0]
+
+
+class Sum(Fold):
+    def __init__(self, held: pa.DataType, *, ansi: bool) -> None:
+        whole = pa.types.is_integer(held)
+        self.result = pa.int64() if whole else pa.float64()
+        self.slots = (Slot(self.result, Combine.ADD, checked=whole and ansi),)
+
+    def lift(self, column: Column | None, rows: int) -> list[Column]:
+        assert column is not None
+        return [column.cast(self.result)]
+
+    def finish(self, slots: Sequence[pa.Array]) -> Column:
+        return slots[0]
+
+
+class Extreme(Fold):
+    """Min or max, compared in comparable form."""
+
+    def __init__(self, held: pa.DataType, combine: Combine) -> None:
+        self.result = held
+        self.slots = (Slot(comparable_type(held), combine),)
+
+    def lift(self, column: Column | None, rows: int) -> list[Column]:
+        assert column is not None
+        return [to_comparable(column)]
+
+    def finish(self, slots: Sequence[pa.Array]) -> Column:
+        return from_comparable(slots[0], self.result)
+
+
+class Average(Fold):
+    result = pa.float64()
+    slots = (Slot(pa.float64(), Combine.ADD), Slot(pa.int64(), Combine.ADD))
+
+    def lift(self, column: Column | None, rows: int) -> list[Column]:
+        assert column is not None
+        # A long above 2^53 is rounded, as by Spark's cast.
+        return [column.cast(pa.float64(), safe=False), column.is_valid().cast(pa.int64())]
+
+    def finish(self, slots: Sequence[pa.Array]) -> Column:
+        total, count = slots
+        return pc.divide(total, count.cast(pa.float64(), safe=False))
+
+
+FUNCTIONS = ("count", "sum", "min", "max", "avg")
+
+
+def declared(aggregates: Mapping[str, str | tuple[str, str]]) -> tuple[Aggregate, ...]:
+    """Check a job's ``aggregates=``. Raises UsageError."""
+    if not aggregates:
+        raise UsageError(
+            "an operator needs at least one aggregate",
+            remedy='give aggregates={"n": "count"}',
+        )
+    found = []
+    for name, form in aggregates.items():
+        function, column = (form, None) if isinstance(form, str) else tuple(form)
+        if function not in FUNCTIONS:
+            raise UsageError(
+                f"aggregate '{name}': there is no function '{function}'",
+                remedy=f"use one of {', '.join(FUNCTIONS)}",
+            )
+        if column is None and function != "count":
+            raise UsageError(
+                f"aggregate '{name}': {function} needs a column",
+                remedy=f'write "{name}": ("{function}", COLUMN)',
+            )
+        found.append(Aggregate(name, function, column))
+    return tuple(found)
+
+
+def bound(aggregate: Aggregate, held: pa.DataType | None, *, ansi: bool) -> Fold:
+    """The fold of an aggregate over a column of canonical type `held`.
+
+    Raises UnsupportedOperator, naming column and type.
+    """
+    if aggregate.function == "count":
+        return Count()
+    if held is None or pa.types.is_null(held):
+        raise ValueError(f"{aggregate.function} without a column type")
+    if aggregate.function in ("min", "max"):
+        return Extreme(held, Combine(aggregate.function))
+    if not (pa.types.is_integer(held) or pa.types.is_floating(held)):
+        raise UnsupportedOperator(
+            f"{aggregate.function} over column '{aggregate.column}' of type {type_name(held)}"
+            " is not supported",
+            remedy=f"cast '{aggregate.column}' to long or double before the sink",
+        )
+    return Sum(held, ansi=ansi) if aggregate.function == "sum" else Average()
+
+
+class Folds:
+    """All aggregates of an operator, over tables whose slot columns are named by `names`."""
+
+    def __init__(self, aggregates: Sequence[Aggregate], folds: Sequence[Fold]) -> None:
+        self.aggregates = tuple(aggregates)
+        self.folds = tuple(folds)
+        self._owners = [a for a, f in zip(aggregates, folds, strict=True) for _ in f.slots]
+        self.slots = [slot for fold in self.folds for slot in fold.slots]
+        self.names = [f"__p{index}" for index in range(len(self.slots))]
+
+    def lift(self, table: pa.Table) -> list[Column]:
+        """The slots of single rows of the user's frame."""
+        lifted: list[Column] = []
+        for aggregate, fold in zip(self.aggregates, self.folds, strict=True):
+            column = None if aggregate.column is None else table[aggregate.column]
+            lifted += fold.lift(column, table.num_rows)
+        return lifted
+
+    def fold(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """One row for each distinct `keys`, in order of first appearance: keys, then slots.
+
+        Raises SumOverflow, judged by the exact sum: Spark's own depends on the order of rows.
+        """
+        if not table.num_rows:
+            return table
+        how = [(self.names[at], slot.combine.value) for at, slot in enumerate(self.slots)]
+        checked = [at for at, slot in enumerate(self.slots) if slot.checked]
+        exact = [at for at in checked if self._risky(table, at)]
+        for at in exact:
+            column = table[self.names[at]]
+            halves = {"high": pc.shift_right(column, 32), "low": pc.bit_wise_and(column, LOW_HALF)}
+            for half, values in halves.items():
+                table = table.append_column(f"{self.names[at]}{half}", values)
+                how.append((f"{self.names[at]}{half}", "sum"))
+        grouped = pa.TableGroupBy(table, list(keys), use_threads=False).aggregate(how)
+        width = len(keys) + len(self.slots)
+        folded = grouped.select(range(width)).rename_columns([*keys, *self.names])
+        for place, at in enumerate(exact):
+            high, low = (
+                values_of(solid(grouped.column(width + 2 * place + half))) for half in (0, 1)
+            )
+            high = high + (low >> 32)
+            self._refuse_overflow(at, (high < -(2**31)) | (high >= 2**31), folded.select(keys))
+        return folded
+
+    def merge(
+        self, keys: pa.Table, held: Sequence[pa.Array], new: Sequence[pa.Array]
+    ) -> list[pa.Array]:
+        """Combine two rows of slots for each row of `keys`. Raises SumOverflow."""
+        merged = []
+        for at, slot in enumerate(self.slots):
+            if slot.combine is Combine.LEAST:
+                merged.append(pc.min_element_wise(held[at], new[at]))
+            elif slot.combine is Combine.GREATEST:
+                merged.append(pc.max_element_wise(held[at], new[at]))
+            else:
+                left, right = values_of(held[at]), values_of(new[at])
+                with np.errstate(invalid="ignore", over="ignore"):  # infinities are values
+                    total = left + right
+                if slot.checked:
+                    overflow = ((left ^ total) & (right ^ total)) < 0
+                    self._refuse_overflow(at, overflow, keys)
+                merged.append(array_of(total, _both_null(held[at], new[at]), slot.type))
+        return merged
+
+    def finish(self, slots: Sequence[pa.Array]) -> list[Column]:
+        """The results, in declared order."""
+        results, at = [], 0
+        for fold in self.folds:
+            results.append(fold.finish(slots[at : at + len(fold.slots)]))
+            at += len(fold.slots)
+        return results
+
+    def _risky(self, table: pa.Table, at: int) -> bool:
+        """Whether a sum over these rows could leave the range of long."""
+        bounds = pc.min_max(table[self.names[at]]).as_py()
+        least, greatest = bounds["min"] or 0, bounds["max"] or 0
+        return max(-least, greatest) * table.num_rows > LONG_MAX
+
+    def _refuse_overflow(self, at: int, overflow: np.ndarray, keys: pa.Table) -> None:
+        if overflow.any():
+            raise SumOverflow(self._owners[at], keys.slice(int(overflow.argmax()), 1))
+
+
+def _both_null(left: pa.Array, right: pa.Array) -> np.ndarray | None:
+    a, b = nulls_of(left), nulls_of(right)
+    return None if a is None or b is None else a & b
