@@ -69,7 +69,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 
 @cache
-def _encoder(kind: type) -> Convert | None:
+def _encoder(kind: Any) -> Convert | None:
     if issubclass(kind, Enum):
         return {member: member.value for member in kind}.__getitem__
     if kind is type(None) or issubclass(kind, bool | int | float | str):

@@ -1,0 +1,188 @@
+"""The codec over every kind of message, with values made from the annotations alone."""
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rhinoctl.ids import InstanceId, WorkerId
+from rhinoctl.protocol import codec, messages
+from rhinoctl.protocol.codec import CodecError
+from rhinoctl.protocol.epochs import Epoch, Member, Role, Route
+from rhinoctl.protocol.messages import Done, Header, Message, decode, encode
+
+KINDS = sorted(
+    {k for k in vars(messages).values() if isinstance(k, type) and issubclass(k, Message)},
+    key=lambda kind: kind.__name__,
+)
+NAMES = st.text("ab/:é\x00", max_size=4)
+INTEGERS = st.integers(-(2**63), 2**64)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """Any value that fits an annotation, as the codec understands annotations."""
+    if hasattr(annotation, "__supertype__"):
+        return values_of(annotation.__supertype__)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([st.none() if a is types.NoneType else values_of(a) for a in args])
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(values_of(args[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values_of, args))
+    if origin is frozenset:
+        return st.frozensets(values_of(args[0]), max_size=2)
+    if origin is not None and issubclass(origin, Mapping):
+        return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=2)
+    return values_of_class(annotation)
+
+
+def values_of_class(kind: Any) -> st.SearchStrategy[Any]:
+    if kind is Epoch:
+        return epochs()
+    if issubclass(kind, Enum):
+        return st.sampled_from(kind)
+    plain = {int: INTEGERS, str: NAMES, float: FLOATS, bool: st.booleans()}
+    if kind in plain:
+        return plain[kind]
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+    return st.deferred(lambda: st.builds(kind, **{name: values_of(hints[name]) for name in names}))
+
+
+@st.composite
+def epochs(draw: st.DrawFn) -> Epoch:
+    """Epochs check themselves, so they are built to be right."""
+    workers = [
+        WorkerId(name) for name in draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    ]
+    names = draw(st.lists(NAMES, min_size=1, max_size=2, unique=True))
+    instances = {InstanceId(name): draw(st.sampled_from(workers)) for name in names}
+    routes = []
+    for _ in range(draw(st.integers(0, 2))):
+        owner = draw(st.sampled_from(sorted(instances)))
+        rest = [worker for worker in workers if worker != instances[owner]]
+        chain = draw(st.permutations(rest))[: draw(st.integers(0, len(rest)))]
+        members = tuple(Member(worker=w, role=draw(st.sampled_from(Role))) for w in chain)
+        routes.append(Route(owner=owner, members=members))
+    addresses = {worker: draw(NAMES) for worker in workers}
+    number = draw(INTEGERS)
+    return Epoch(number=number, workers=addresses, instances=instances, routes=tuple(routes))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_what_is_encoded_is_decoded(kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(values_of(kind))
+    again = decode(encode(message))
+    assert type(again) is kind
+    assert again == message
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_what_is_not_promised_is_refused(kind: type[Message], data: st.DataObject) -> None:
+    image = json.loads(encode(data.draw(values_of(kind))))
+    body: dict[str, Any] = image["body"]
+    strange = data.draw(st.sampled_from(["no_such_field", "Header", ""]))
+    breaches: list[dict[str, Any]] = [
+        {"kind": kind.__name__ + "x", "body": body},
+        {"kind": kind.__name__, "body": {**body, strange: 1}},
+        {"kind": kind.__name__, "body": {k: v for k, v in body.items() if k != "header"}},
+        {"kind": kind.__name__, "body": [body]},
+        {"body": body},
+    ]
+    for breach in breaches:
+        with pytest.raises(CodecError):
+            decode(json.dumps(breach).encode())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_value_of_another_type_is_refused(kind: type[Message], data: st.DataObject) -> None:
+    image = json.loads(encode(data.draw(values_of(kind))))
+    name, hint = data.draw(
+        st.sampled_from(sorted(typing.get_type_hints(kind).items(), key=lambda hint: hint[0]))
+    )
+    image["body"][name] = 7 if is_text(hint) else "fits text alone"
+    with pytest.raises(CodecError):
+        decode(json.dumps(image).encode())
+
+
+def is_text(annotation: Any) -> bool:
+    return bool(getattr(annotation, "__supertype__", annotation) is str)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"nothing", b"[]", b"1", b"null", b"{}", b'{"kind": "Done"}', b"\xff"],
+)
+def test_bytes_that_are_no_message(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode(data)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """One field of each kind that the codec takes."""
+
+    whole: int = 0
+    real: float = 0.0
+    text: str = ""
+    flag: bool = False
+    colour: Colour = Colour.RED
+    pair: tuple[int, str] = (0, "")
+    table: Mapping[int, float] | None = None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"whole": 1.5},
+        {"whole": True},
+        {"whole": None},
+        {"real": "1"},
+        {"text": 1},
+        {"flag": 1},
+        {"colour": "green"},
+        {"colour": ["red"]},
+        {"pair": [1]},
+        {"pair": [1, "a", 2]},
+        {"pair": "ab"},
+        {"table": {"one": 1.0}},
+        {"table": {"1": "one"}},
+        {"table": [1]},
+    ],
+)
+def test_a_part_of_another_type_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(CodecError):
+        codec.from_json(Parts, body)
+
+
+def test_a_whole_number_serves_as_a_real_one() -> None:
+    assert codec.from_json(Parts, {"real": 1}) == Parts(real=1.0)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {"a": {1, 2}}, b"bytes", float("nan"), 1j, Exception()]
+)
+def test_what_is_no_value_is_not_encoded(value: object) -> None:
+    with pytest.raises(CodecError):
+        codec.dumps({"value": value})
+    with pytest.raises(CodecError):
+        encode(Done(header=Header(cluster=value)))  # type: ignore[arg-type]
