@@ -68,8 +68,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
 # written as it is, and refused by the reader. None stands for "as it is", which saves most calls.
 
 
-@cache
-def _encoder(kind: Any) -> Convert | None:
+def _new_encoder(kind: type) -> Convert | None:
     if issubclass(kind, Enum):
         return {member: member.value for member in kind}.__getitem__
     if kind is type(None) or issubclass(kind, bool | int | float | str):
@@ -81,6 +80,9 @@ def _encoder(kind: Any) -> Convert | None:
     if is_dataclass(kind):
         return _dataclass_encoder(kind)
     raise CodecError(f"a {kind.__name__} cannot be encoded")
+
+
+_encoder: Callable[[Any], Convert | None] = cache(_new_encoder)
 
 
 def _encode_items(items: Any) -> list[Any]:
