@@ -39,7 +39,8 @@ IO_VECTORS_MAX = 1024
 LINK_REFUSALS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 """How file systems say that they cannot link, although a copy would do."""
 
-UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
+UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
+"""How a directory refuses to be made or written in; EEXIST: a file has its name."""
 
 
 class Stamp(NamedTuple):
@@ -78,7 +79,7 @@ def write_atomic(path: str, data: Buffer, *, mode: int = 0o644) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
     except OSError as error:
-        raise _told(error, directory) from error
+        raise as_unwritable(error, directory) from error
     try:
         try:
             os.fchmod(descriptor, mode)
@@ -142,6 +143,16 @@ def parts_of(path: str) -> list[str]:
     return parts
 
 
+def as_unwritable(error: OSError, directory: str) -> UnwritableDirectory | OSError:
+    """The error to raise: one for a person, where it is the directory that refuses."""
+    if error.errno not in UNWRITABLE:
+        return error
+    return UnwritableDirectory(
+        f"cannot write in {directory}: {error.strerror}",
+        remedy=f"give this user the right to write in {directory}, or name another directory",
+    )
+
+
 class LocalDisk:
     """The Disk port over a directory of this machine.
 
@@ -159,7 +170,7 @@ class LocalDisk:
             os.makedirs(self.root, exist_ok=True)
             descriptor, probe = tempfile.mkstemp(prefix=".probe.", suffix=".tmp", dir=self.root)
         except OSError as error:
-            raise _told(error, self.root) from error
+            raise as_unwritable(error, self.root) from error
         os.close(descriptor)
         os.unlink(probe)
         _sync_path(os.path.dirname(self.root))
@@ -320,16 +331,23 @@ class LocalDisk:
         try:
             descriptor = os.open(absolute, flags)
         except FileNotFoundError:
-            self._make_parents(path)
-            try:
-                descriptor = os.open(absolute, flags | os.O_CREAT, 0o644)
-            except OSError as error:
-                raise _told(error, os.path.dirname(absolute)) from error
-            self._named(path)
+            descriptor = self._created(path, flags)
+        except OSError as error:
+            raise as_unwritable(error, os.path.dirname(absolute)) from error
         self._open[path] = descriptor
         if len(self._open) > OPEN_FILES_MAX:
             _, oldest = self._open.popitem(last=False)
             os.close(oldest)
+        return descriptor
+
+    def _created(self, path: str, flags: int) -> int:
+        self._make_parents(path)
+        absolute = self.path_of(path)
+        try:
+            descriptor = os.open(absolute, flags | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise as_unwritable(error, os.path.dirname(absolute)) from error
+        self._named(path)
         return descriptor
 
     def _make_parents(self, path: str) -> None:
@@ -343,7 +361,7 @@ class LocalDisk:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise _told(error, self.path_of(directory)) from error
+                raise as_unwritable(error, self.path_of(directory)) from error
             self._named(directory)
 
     def _named(self, path: str) -> None:
@@ -393,13 +411,3 @@ def _sync_path(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _told(error: OSError, directory: str) -> UnwritableDirectory | OSError:
-    """The error for a person, where it is the directory that refuses."""
-    if error.errno not in UNWRITABLE:
-        return error
-    return UnwritableDirectory(
-        f"cannot write in {directory}: {error.strerror}",
-        remedy=f"give this user the right to write in {directory}, or name another directory",
-    )

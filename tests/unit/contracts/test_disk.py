@@ -207,6 +207,12 @@ def test_an_unwritable_root_is_refused_with_a_remedy(tmp_path: Path) -> None:
         LocalDisk(str(tmp_path / "file/root"))
     assert str(tmp_path / "file/root") in caught.value.message
     assert caught.value.remedy
+    with pytest.raises(UnwritableDirectory):
+        LocalDisk(str(tmp_path / "file"))
+    disk = LocalDisk(str(tmp_path))
+    for call in (lambda: disk.append("file/x", [b"x"]), lambda: disk.write_atomic("file/x", b"x")):
+        with pytest.raises(UnwritableDirectory):
+            call()
 
 
 def test_descriptors_are_bounded_and_closed(tmp_path: Path) -> None:
