@@ -85,3 +85,11 @@ HASH_STEP_BYTES = 8 << 20
 
 LOOP_WAIT_S = 0.2
 """The longest a loop waits for a message before it looks at its own affairs."""
+
+# --- operations ----------------------------------------------------------------------------------
+
+LAG_BATCHES_MAX = 1
+"""A target that is at most so many batches behind has caught up by the time of the marker."""
+
+HANDOVER_DEADLINE_S = 600.0
+"""A handover that cannot arm or mark in this time goes back to the old layout."""

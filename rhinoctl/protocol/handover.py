@@ -1,0 +1,283 @@
+"""The handover machine: vnodes move from origins to targets at a marker (Rhino, section 4.1).
+
+A handover promotes a follower. While the job runs, each target's worker joins the chains of the
+vnodes (or has them already), gathers a copy, and the target instance follows the log; then an
+epoch in which the targets own the vnodes is proposed, the holder of the session writes it into the
+next decision record, and from the batch after it on the targets apply.
+
+State may leave an origin when, for every moved vnode, the target's worker is a full member and the
+target follows within the lag bound; nothing else arms a handover.
+
+Invariants (numbers of the design, section 10):
+
+1. The machine never moves ownership itself: it proposes an epoch, and believes in it only once a
+   worker reports it as decided.
+6. Every phase ends: WARMING and ARMED by a deadline, ABORTING and MARKED by the next decided epoch.
+7. COMPLETE is said when every worker of the configuration, and the driver if a session lives,
+   report the epoch of the marker or a later one.
+
+`step` looks at what is desired and what is observed, and remembers only its phase and its proposal:
+a controller that restarts goes on from any state.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from rhinoctl import limits
+from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol.epochs import (
+    Epoch,
+    Role,
+    with_members_full,
+    with_members_joining,
+    with_moves,
+)
+from rhinoctl.protocol.jobs import VnodeUse
+from rhinoctl.protocol.messages import VnodeReport
+
+
+class Phase(Enum):
+    """Where a handover stands. ABORTING: an abort was asked for while the proposal may be taken."""
+
+    PLANNED = "planned"
+    WARMING = "warming"
+    ARMED = "armed"
+    ABORTING = "aborting"
+    MARKED = "marked"
+    COMPLETE = "complete"
+    ABORTED = "aborted"
+
+
+class Kind(Enum):
+    """What the operator asked for; the protocol is the same."""
+
+    HANDOVER = "handover"
+    RESCALE = "rescale"
+
+
+ENDED = frozenset({Phase.COMPLETE, Phase.ABORTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the controller observes of a job.
+
+    `epoch` is the newest that any worker reports as decided; `reached` each answering worker's;
+    `driver_epoch` the live session's, None without one. `copies` are the vnode reports by worker.
+    `epoch_from` is the batch whose record made `epoch` hold.
+    """
+
+    epoch: Epoch
+    epoch_from: BatchTime
+    reached: Mapping[WorkerId, int]
+    driver_epoch: int | None
+    copies: Mapping[WorkerId, Mapping[Vnode, VnodeReport]]
+    ready: frozenset[InstanceId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """One handover. `instances` are those of the job once it is complete, with their workers, and
+    `workers` the addresses of the targets' workers. `proposal` is what is offered to the holder of
+    the session now; `armed` the number of the epoch that makes the move. Times are wall seconds.
+    """
+
+    op: OpId
+    kind: Kind
+    job: JobUid
+    moves: Mapping[Vnode, InstanceId]
+    instances: Mapping[InstanceId, WorkerId]
+    workers: Mapping[WorkerId, str]
+    deadline: float
+    phase: Phase = Phase.PLANNED
+    proposal: Epoch | None = None
+    armed: int | None = None
+    marker: BatchTime | None = None
+    reason: str = ""
+    times: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The workers have reported."""
+
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortAsked:
+    """Somebody wants the old layout back."""
+
+    reason: str
+
+
+Event = Observed | AbortAsked
+
+TRANSITIONS: Mapping[tuple[Phase, type], frozenset[Phase]] = {
+    (Phase.PLANNED, Observed): frozenset({Phase.WARMING}),
+    (Phase.PLANNED, AbortAsked): frozenset({Phase.ABORTED}),
+    (Phase.WARMING, Observed): frozenset({Phase.WARMING, Phase.ARMED, Phase.ABORTED}),
+    (Phase.WARMING, AbortAsked): frozenset({Phase.ABORTED}),
+    (Phase.ARMED, Observed): frozenset({Phase.ARMED, Phase.WARMING, Phase.ABORTING, Phase.MARKED}),
+    (Phase.ARMED, AbortAsked): frozenset({Phase.ABORTING}),
+    (Phase.ABORTING, Observed): frozenset({Phase.ABORTING, Phase.ABORTED, Phase.MARKED}),
+    (Phase.ABORTING, AbortAsked): frozenset({Phase.ABORTING}),
+    (Phase.MARKED, Observed): frozenset({Phase.MARKED, Phase.COMPLETE}),
+    (Phase.MARKED, AbortAsked): frozenset({Phase.MARKED}),
+    (Phase.COMPLETE, AbortAsked): frozenset({Phase.COMPLETE}),
+    (Phase.ABORTED, AbortAsked): frozenset({Phase.ABORTED}),
+}
+"""Which phases an event may lead to. What is not here is a fault of the caller."""
+
+
+def step(state: Handover, event: Event, now: float) -> Handover:
+    """The next state. The caller persists it, then offers its `proposal` and its `warm_wishes`.
+
+    There are no other effects: both are functions of the state, so that a controller that crashes
+    anywhere offers the same again. Raises LookupError on an illegal transition.
+    """
+    allowed = TRANSITIONS[state.phase, type(event)]
+    after = _HANDLERS[state.phase, type(event)](state, event, now)
+    if after.phase not in allowed:
+        raise LookupError(f"{state.phase} may not become {after.phase} on {type(event).__name__}")
+    if after.phase is not state.phase:
+        after = replace(after, times={**after.times, after.phase.value: now})
+    return after
+
+
+def warm_wishes(state: Handover) -> Mapping[Vnode, InstanceId]:
+    """The vnodes that targets shall follow now: until the marker is decided, or may be."""
+    if state.phase in (Phase.WARMING, Phase.ARMED, Phase.ABORTING, Phase.MARKED):
+        return state.moves
+    return {}
+
+
+def _start(state: Handover, event: Observed, now: float) -> Handover:
+    return replace(state, phase=Phase.WARMING)
+
+
+def _warm(state: Handover, event: Observed, now: float) -> Handover:
+    facts = event.facts
+    if now >= state.deadline:
+        lagging = ", ".join(str(vnode) for vnode in sorted(_unready(state, facts)))
+        reason = f"deadline passed while warming; not ready: vnode {lagging or 'none'}"
+        return replace(state, phase=Phase.ABORTED, proposal=None, reason=reason)
+    workers = {vnode: state.instances[target] for vnode, target in state.moves.items()}
+    joins = {v: w for v, w in workers.items() if w not in facts.epoch.holders(v)}
+    if joins:
+        return replace(state, proposal=with_members_joining(facts.epoch, joins, state.workers))
+    joining = {v: w for v, w in workers.items() if facts.epoch.role_of(w, v) is Role.JOINING}
+    if joining:
+        if all(_has_copy(facts, w, v) for v, w in joining.items()):
+            return replace(state, proposal=with_members_full(facts.epoch, joining))
+        return replace(state, proposal=None)
+    if _unready(state, facts):
+        return replace(state, proposal=None)
+    armed = _moved(state, facts.epoch)
+    return replace(state, phase=Phase.ARMED, proposal=armed, armed=armed.number)
+
+
+def _moved(state: Handover, epoch: Epoch) -> Epoch:
+    named = {**epoch.workers, **state.workers}
+    return with_moves(replace(epoch, workers=named), state.moves, state.instances)
+
+
+def _has_copy(facts: Facts, worker: WorkerId, vnode: Vnode) -> bool:
+    report = facts.copies.get(worker, {}).get(vnode)
+    return report is not None and report.use in (VnodeUse.READY, VnodeUse.FOLLOWING)
+
+
+def _unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
+    """The moved vnodes whose target does not follow within the lag bound yet."""
+    lagging = set()
+    for vnode, target in state.moves.items():
+        report = facts.copies.get(state.instances[target], {}).get(vnode)
+        following = (
+            report is not None
+            and report.use is VnodeUse.FOLLOWING
+            and report.instance == target
+            and report.lag_batches <= limits.LAG_BATCHES_MAX
+        )
+        if not following or target not in facts.ready:
+            lagging.add(vnode)
+    return frozenset(lagging)
+
+
+def _has_moved(state: Handover, epoch: Epoch) -> bool:
+    return all(epoch.routes[vnode].owner == target for vnode, target in state.moves.items())
+
+
+def _marked(state: Handover, facts: Facts) -> Handover:
+    return replace(state, phase=Phase.MARKED, proposal=None, marker=facts.epoch_from)
+
+
+def _await_marker(state: Handover, event: Observed, now: float) -> Handover:
+    facts = event.facts
+    assert state.armed is not None
+    if facts.epoch.number >= state.armed:
+        if _has_moved(state, facts.epoch):
+            return _marked(state, facts)
+        return replace(state, phase=Phase.WARMING, proposal=None, armed=None)
+    if now >= state.deadline:
+        return _abort_armed(state, AbortAsked(reason="deadline passed before the marker"), now)
+    return state
+
+
+def _abort_unarmed(state: Handover, event: AbortAsked, now: float) -> Handover:
+    return replace(state, phase=Phase.ABORTED, proposal=None, reason=event.reason)
+
+
+def _abort_armed(state: Handover, event: AbortAsked, now: float) -> Handover:
+    """The marker may be on its way: offer an epoch of the same number that moves nothing, and see
+    which of the two is decided."""
+    assert state.proposal is not None
+    return replace(state, phase=Phase.ABORTING, proposal=None, reason=event.reason)
+
+
+def _await_abort(state: Handover, event: Observed, now: float) -> Handover:
+    facts = event.facts
+    assert state.armed is not None
+    if facts.epoch.number >= state.armed:
+        if _has_moved(state, facts.epoch):
+            return _marked(state, facts)
+        return replace(state, phase=Phase.ABORTED, proposal=None)
+    return replace(state, proposal=replace(facts.epoch, number=facts.epoch.number + 1))
+
+
+def _await_all(state: Handover, event: Observed, now: float) -> Handover:
+    facts = event.facts
+    assert state.armed is not None
+    behind = [w for w in facts.epoch.listeners() if facts.reached.get(w, 0) < state.armed]
+    driver = facts.driver_epoch
+    if behind or (driver is not None and driver < state.armed):
+        return state
+    return replace(state, phase=Phase.COMPLETE)
+
+
+def _ignore(state: Handover, event: AbortAsked, now: float) -> Handover:
+    return state
+
+
+_HANDLERS: Mapping[tuple[Phase, type], Callable[[Handover, Any, float], Handover]] = {
+    (Phase.PLANNED, Observed): _start,
+    (Phase.PLANNED, AbortAsked): _abort_unarmed,
+    (Phase.WARMING, Observed): _warm,
+    (Phase.WARMING, AbortAsked): _abort_unarmed,
+    (Phase.ARMED, Observed): _await_marker,
+    (Phase.ARMED, AbortAsked): _abort_armed,
+    (Phase.ABORTING, Observed): _await_abort,
+    (Phase.ABORTING, AbortAsked): _ignore,
+    (Phase.MARKED, Observed): _await_all,
+    (Phase.MARKED, AbortAsked): _ignore,
+    (Phase.COMPLETE, AbortAsked): _ignore,
+    (Phase.ABORTED, AbortAsked): _ignore,
+}

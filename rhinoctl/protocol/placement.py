@@ -1,0 +1,102 @@
+"""Where instances and vnodes go: pure plans, the same whatever order workers registered in.
+
+Rhino, section 3.5.2: rescaling is a handover of some vnodes to instances that were just started, on
+a worker in use (vertical) or on another (horizontal).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.protocol.epochs import Epoch, Role, Route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The instances of a job and their workers after a change, and the vnodes that move for it."""
+
+    instances: Mapping[InstanceId, WorkerId]
+    moves: Mapping[Vnode, InstanceId]
+
+    @property
+    def empty(self) -> bool:
+        return not self.moves
+
+
+def _order(instance: InstanceId) -> tuple[int, str]:
+    """i2 before i10."""
+    digits = instance.lstrip("i")
+    return (int(digits) if digits.isdigit() else 1 << 30, instance)
+
+
+def first_epoch(*, vnodes: int, instances: int, workers: Mapping[WorkerId, str]) -> Epoch:
+    """Epoch 1: instances in turn over the workers, vnodes in even contiguous ranges over them.
+
+    Raises ValueError for more instances than vnodes, fewer than one, or no workers.
+    """
+    if not 1 <= instances <= vnodes or not workers:
+        raise ValueError(f"{instances} instances for {vnodes} vnodes on {len(workers)} workers")
+    ordered = sorted(workers)
+    placed = {InstanceId(f"i{n}"): ordered[n % len(ordered)] for n in range(instances)}
+    routes = tuple(Route(owner=InstanceId(f"i{v * instances // vnodes}")) for v in range(vnodes))
+    used = {worker: workers[worker] for worker in sorted(set(placed.values()))}
+    return Epoch(number=1, workers=used, instances=placed, routes=routes)
+
+
+def plan_rescale(epoch: Epoch, instances: int, workers: Sequence[WorkerId]) -> Plan:
+    """A plan for another number of instances, with the least movement that balances vnodes.
+
+    New instances go to the workers with the fewest; retired ones are the newest on the workers
+    with the most. Raises ValueError for fewer than one instance or more than vnodes.
+    """
+    if not 1 <= instances <= len(epoch.routes) or not workers:
+        raise ValueError(f"{instances} instances for {len(epoch.routes)} vnodes")
+    placed = dict(epoch.instances)
+    while len(placed) > instances:
+        load = _instances_per_worker(placed, workers)
+        gone = max(placed, key=lambda i: (load[placed[i]], _order(i)))
+        del placed[gone]
+    number = 0
+    while len(placed) < instances:
+        load = _instances_per_worker(placed, workers)
+        fresh = InstanceId(f"i{number}")
+        if fresh not in epoch.instances and fresh not in placed:
+            placed[fresh] = min(sorted(workers), key=lambda w: load[w])
+        number += 1
+    return Plan(instances=placed, moves=balancing_moves(epoch, placed))
+
+
+def _instances_per_worker(
+    placed: Mapping[InstanceId, WorkerId], workers: Sequence[WorkerId]
+) -> dict[WorkerId, int]:
+    load = dict.fromkeys([*workers, *placed.values()], 0)
+    for worker in placed.values():
+        load[worker] += 1
+    return load
+
+
+def balancing_moves(epoch: Epoch, placed: Mapping[InstanceId, WorkerId]) -> dict[Vnode, InstanceId]:
+    """The moves that give each instance its even share, moving no vnode that may stay.
+
+    A vnode goes, of the instances that still lack some, to one whose worker has a full copy of it,
+    else to the one that lacks most.
+    """
+    held = {i: list(epoch.owned_by(i)) for i in placed}
+    homeless = [Vnode(v) for v in epoch.vnodes() if epoch.routes[v].owner not in placed]
+    small, extra = divmod(len(epoch.routes), len(placed))
+    by_load = sorted(placed, key=lambda i: (-len(held[i]), _order(i)))
+    quota = {i: small + (1 if n < extra else 0) for n, i in enumerate(by_load)}
+    for instance in by_load:
+        while len(held[instance]) > quota[instance]:
+            homeless.append(held[instance].pop())
+    lack = {i: quota[i] - len(held[i]) for i in placed}
+    moves: dict[Vnode, InstanceId] = {}
+    for vnode in sorted(homeless):
+        open_to = sorted((i for i in placed if lack[i] > 0), key=_order)
+        target = max(
+            open_to,
+            key=lambda i: (epoch.role_of(placed[i], vnode) is Role.FULL, lack[i]),
+        )
+        lack[target] -= 1
+        moves[vnode] = target
+    return moves
