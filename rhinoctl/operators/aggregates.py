@@ -144,28 +144,45 @@ class Average(Fold):
 FUNCTIONS = ("count", "sum", "min", "max", "avg")
 
 
-def declared(aggregates: Mapping[str, str | tuple[str, str]]) -> tuple[Aggregate, ...]:
-    """Check a job's ``aggregates=``. Raises UsageError."""
+def declared(aggregates: Mapping[str, str | Sequence[str]]) -> tuple[Aggregate, ...]:
+    """Check a job's ``aggregates=``: a function, or function and column, by name of the result.
+
+    Raises UsageError.
+    """
     if not aggregates:
         raise UsageError(
             "an operator needs at least one aggregate",
             remedy='give aggregates={"n": "count"}',
         )
-    found = []
-    for name, form in aggregates.items():
-        function, column = (form, None) if isinstance(form, str) else tuple(form)
-        if function not in FUNCTIONS:
+    return tuple(_declared(name, form) for name, form in aggregates.items())
+
+
+def _declared(name: str, form: str | Sequence[str]) -> Aggregate:
+    match [form] if isinstance(form, str) else form:
+        case [str() as function]:
+            column = None
+        case [str() as function, str() as column]:
+            pass
+        case _:
             raise UsageError(
-                f"aggregate '{name}': there is no function '{function}'",
-                remedy=f"use one of {', '.join(FUNCTIONS)}",
+                f"aggregate '{name}': {form!r} is not a function, nor a function and a column",
+                remedy=f'write "{name}": "count" or "{name}": ("sum", COLUMN)',
             )
-        if column is None and function != "count":
-            raise UsageError(
-                f"aggregate '{name}': {function} needs a column",
-                remedy=f'write "{name}": ("{function}", COLUMN)',
-            )
-        found.append(Aggregate(name, function, column))
-    return tuple(found)
+    if not name:
+        raise UsageError(
+            f"the aggregate {function} has an empty name", remedy='write "NAME": "count"'
+        )
+    if function not in FUNCTIONS:
+        raise UsageError(
+            f"aggregate '{name}': there is no function '{function}'",
+            remedy=f"use one of {', '.join(FUNCTIONS)}",
+        )
+    if column is None and function != "count":
+        raise UsageError(
+            f"aggregate '{name}': {function} needs a column",
+            remedy=f'write "{name}": ("{function}", COLUMN)',
+        )
+    return Aggregate(name, function, column)
 
 
 def bound(aggregate: Aggregate, held: pa.DataType | None, *, ansi: bool) -> Fold:

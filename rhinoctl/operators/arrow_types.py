@@ -7,12 +7,13 @@ for text and bytes (UTF-8 byte order is Spark's ``UTF8_BINARY``).
 """
 
 import re
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-Array = pa.Array
-Column = pa.Array | pa.ChunkedArray
+Array: TypeAlias = pa.Array
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 _HELD = (
     pa.bool_(),

@@ -226,7 +226,7 @@ class BoundRunningAggregate(BoundOperator):
     def _overflow(self, overflow: SumOverflow) -> ArithmeticOverflow:
         row = overflow.key.to_pylist()[0]
         vnode = Vnode(row[PLACE] >> GROUP_BITS) if PLACE in row else None
-        key = ", ".join(f"{name}={row[name]!r}" for name in self._keys)
+        key = ", ".join(f"{name}={self._shown(name, row[name])!r}" for name in self._keys)
         summed = overflow.aggregate
         where = "" if vnode is None else f" in vnode {vnode}"
         return ArithmeticOverflow(
@@ -236,6 +236,10 @@ class BoundRunningAggregate(BoundOperator):
             key=key,
             vnode=vnode,
         )
+
+    def _shown(self, key: str, value: Any) -> Any:
+        is_text = pa.types.is_string(self._types[key]) and value is not None
+        return value.decode(errors="replace") if is_text else value
 
     def _result(self, key_columns: Sequence[pa.Array], slots: Sequence[pa.Array]) -> pa.Table:
         keys = [

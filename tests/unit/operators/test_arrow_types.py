@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhinoctl.operators.arrow_types import (
@@ -22,6 +22,7 @@ from rhinoctl.operators.arrow_types import (
 
 
 @given(st.lists(st.floats(width=32)))
+@settings(deadline=None)
 @pytest.mark.parametrize("held", [pa.float32(), pa.float64()])
 def test_integers_of_floats_sort_as_spark_sorts(held: pa.DataType, floats: list[float]) -> None:
     ordered = to_comparable(pa.array(floats, held)).to_pylist()

@@ -78,6 +78,7 @@ def ranks(groups: np.ndarray, columns: list[pa.Array]) -> list[tuple[Any, ...]]:
 
 
 @given(key_tables())
+@settings(deadline=None)
 def test_keys_come_back(table: tuple[np.ndarray, list[pa.Array]]) -> None:
     groups, columns = table
     codec = KeyCodec([column.type for column in columns])
@@ -92,7 +93,7 @@ def test_keys_come_back(table: tuple[np.ndarray, list[pa.Array]]) -> None:
 
 
 @given(key_tables())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_keys_sort_as_spark_sorts_and_none_begins_another(
     table: tuple[np.ndarray, list[pa.Array]],
 ) -> None:

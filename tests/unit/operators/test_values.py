@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhinoctl.errors import CorruptFile, NeedsRepair
@@ -30,6 +30,7 @@ def value_tables(draw: st.DrawFn) -> tuple[list[pa.DataType], list[tuple[Any, ..
 
 
 @given(value_tables())
+@settings(deadline=None)
 def test_values_come_back(table: tuple[list[pa.DataType], list[tuple[Any, ...] | None]]) -> None:
     types, rows = table
     codec = ValueCodec(types)
