@@ -1,0 +1,352 @@
+"""The checkpoints of one vnode on one disk: complete or not there at all (design, section 5).
+
+A checkpoint is the directory ``<vnode>/<id>`` with the files that RocksDB made and a manifest.
+Invariants (8 and 9 of the design's section 10 among them):
+
+1. A directory with a plain name is complete: it is renamed into place after its manifest, and out
+   of place before anything in it is removed. ``.tmp`` is being made, ``.gone`` being removed.
+2. A file in a checkpoint has proved its hash: it was hashed here, or it has the stamp (inode,
+   size, mtime) of a file that was and that a checkpoint here still holds. A copy has another inode
+   and is hashed again.
+3. What a lease, a transfer or one of the newest K refers to is never removed; the rest is, at the
+   next `retain`.
+
+All work that reads whole files comes in slices (`Steps`), for single-threaded loops.
+"""
+
+import errno
+from dataclasses import replace
+from enum import Enum
+
+from rhinoctl.errors import CorruptFile, ForeignManifest
+from rhinoctl.state.disk import Stamp, StampingDisk
+from rhinoctl.state.hashing import Steps, hash_file
+from rhinoctl.state.leases import Leases
+from rhinoctl.state.manifests import (
+    MANIFEST,
+    STAMPS,
+    FileEntry,
+    Identity,
+    Manifest,
+    checked_id,
+    decode_checked,
+    encode_checked,
+    is_id,
+)
+
+KEEP = 2
+"""Checkpoints that `retain` keeps: an older one serves when the newest is bad."""
+
+_MAKING, _INCOMING, _GONE, _BAD = ".tmp", ".incoming", ".gone", ".bad"
+
+
+class Level(Enum):
+    """How much `verify` looks at: stamps cost a stat a file, hashes read everything."""
+
+    STAMPS = "stamps"
+    HASHES = "hashes"
+
+
+class VnodeCheckpoints:
+    """What is kept of one vnode under `directory` of a disk, which nobody else writes to.
+
+    `damaged` says, by id, why a checkpoint was set aside. Loading removes what a crash left
+    unfinished and sets aside a checkpoint whose manifest is corrupt; it raises ForeignManifest,
+    having touched nothing of it, for one of another cluster, job, operator, vnode or format.
+    """
+
+    def __init__(self, disk: StampingDisk, directory: str, identity: Identity) -> None:
+        self.directory = directory
+        self.identity = identity
+        self.damaged: dict[str, str] = {}
+        self._disk = disk
+        self._complete: dict[str, Manifest] = {}
+        self._stamps: dict[str, dict[Stamp, str]] = {}
+        self._under_way: set[str] = set()
+        for name in disk.list(directory):
+            self._load(name)
+
+    def complete(self) -> list[Manifest]:
+        """The complete checkpoints, newest first (by what their manifests cover)."""
+        return sorted(
+            self._complete.values(), key=lambda m: (m.covers, m.checkpoint_id), reverse=True
+        )
+
+    def path_of(self, checkpoint_id: str) -> str:
+        """The directory of a checkpoint, relative to the disk. To read and link from only."""
+        return f"{self.directory}/{checked_id(checkpoint_id)}"
+
+    # --- a checkpoint that is taken here ----------------------------------------------------------
+
+    def begin(self, checkpoint_id: str) -> str:
+        """A directory, not there yet, for `Store.checkpoint` to write; then `finish` or `abandon`.
+
+        Raises FileExistsError if the id is taken.
+        """
+        if checkpoint_id in self._complete:
+            raise FileExistsError(errno.EEXIST, "checkpoint exists", checkpoint_id)
+        making = self.path_of(checkpoint_id) + _MAKING
+        self._disk.remove(making)
+        self._under_way.add(checkpoint_id)
+        return making
+
+    def finish(self, manifest: Manifest) -> Steps[Manifest]:
+        """Complete what was written since `begin`: hash, make durable, publish.
+
+        `manifest` comes without files; the result has them. What fails leaves nothing behind.
+        """
+        making = self.path_of(manifest.checkpoint_id) + _MAKING
+        try:
+            self._expect_own(manifest)
+            names = self._disk.list(making)
+            if not names:
+                raise FileNotFoundError(errno.ENOENT, "nothing was written", making)
+            entries, stamps, fresh = [], {}, []
+            for name in names:
+                stamp, known = self._stamp(f"{making}/{name}")
+                digest = known or (yield from self._hash(f"{making}/{name}", stamp))
+                entries.append(FileEntry(name=name, size=stamp.size, blake3=digest))
+                stamps[stamp] = digest
+                if known is None:
+                    fresh.append(name)
+            whole = replace(manifest, files=tuple(entries))
+            yield from self._publish(whole, stamps, fresh)
+        except BaseException:
+            self.abandon(manifest.checkpoint_id)
+            raise
+        self._under_way.discard(manifest.checkpoint_id)
+        return whole
+
+    def abandon(self, checkpoint_id: str) -> None:
+        """Give up a checkpoint that is being made or received; a complete one stays."""
+        self._under_way.discard(checkpoint_id)
+        for suffix in (_MAKING, _INCOMING):
+            self._disk.remove(self.path_of(checkpoint_id) + suffix)
+
+    # --- a checkpoint that comes from another worker ----------------------------------------------
+
+    def missing(self, manifest: Manifest) -> list[FileEntry]:
+        """The files whose content no checkpoint here has and that have not arrived whole yet.
+
+        Begins, or resumes, a transfer: append what comes to `incoming`, then `adopt` or `abandon`.
+        """
+        self._expect_own(manifest)
+        if manifest.checkpoint_id in self._complete:
+            return []
+        self._under_way.add(manifest.checkpoint_id)
+        here = {entry.blake3 for own in self._complete.values() for entry in own.files}
+        wanted = {entry.blake3: entry for entry in manifest.files if entry.blake3 not in here}
+        lacking = []
+        for entry in wanted.values():
+            arrived = self._disk.size(self.incoming(manifest, entry))
+            if arrived is not None and arrived > entry.size:
+                self._disk.remove(self.incoming(manifest, entry))
+            if arrived != entry.size:
+                lacking.append(entry)
+        return lacking
+
+    def incoming(self, manifest: Manifest, entry: FileEntry) -> str:
+        """Where a file is received: append in order; a broken transfer resumes at its size."""
+        return f"{self.path_of(manifest.checkpoint_id)}{_INCOMING}/{entry.blake3}"
+
+    def adopt(self, manifest: Manifest) -> Steps[None]:
+        """Complete a checkpoint of files that are here and files that were received.
+
+        Every received file is hashed. Raises CorruptFile, naming the file, for other content: a
+        received file is removed then, so that `missing` names it again; a file of a checkpoint
+        here is for the caller to `set_aside`. Raises FileNotFoundError while files are missing.
+        """
+        self._expect_own(manifest)
+        checkpoint_id = manifest.checkpoint_id
+        if checkpoint_id in self._complete:
+            raise FileExistsError(errno.EEXIST, "checkpoint exists", checkpoint_id)
+        making = self.path_of(checkpoint_id) + _MAKING
+        self._disk.remove(making)
+        try:
+            stamps, fresh = {}, []
+            for entry in manifest.files:
+                source, origin = self._source(manifest, entry)
+                path = f"{making}/{entry.name}"
+                if origin == checkpoint_id and self._disk.size(source) != entry.size:
+                    raise FileNotFoundError(errno.ENOENT, "not received yet", entry.name)
+                self._disk.link(source, path)
+                stamp, known = self._stamp(path)
+                digest = known or (yield from self._hash(path, stamp))
+                if digest != entry.blake3:
+                    if origin == checkpoint_id:
+                        self._disk.remove(source)
+                    raise self._corrupt(origin, entry.name, "its content is not what was promised")
+                stamps[stamp] = digest
+                if known is None:
+                    fresh.append(entry.name)
+            yield from self._publish(manifest, stamps, fresh)
+        except BaseException:
+            self._disk.remove(making)
+            raise
+        self.abandon(checkpoint_id)
+
+    # --- what is kept, and whether it is good -----------------------------------------------------
+
+    def verify(self, checkpoint_id: str, level: Level) -> Steps[None]:
+        """Raises CorruptFile, naming vnode, checkpoint and file, if anything is not as written.
+
+        A stamp that is not known (another disk, a restored directory) proves nothing, so at either
+        level the file is hashed then.
+        """
+        manifest = self._complete[checkpoint_id]
+        path = f"{self.path_of(checkpoint_id)}/{MANIFEST}"
+        if level is Level.HASHES and self._read_manifest(path) != manifest:
+            raise self._corrupt(checkpoint_id, MANIFEST, "it is another manifest")
+        for entry in manifest.files:
+            path = f"{self.path_of(checkpoint_id)}/{entry.name}"
+            stamp = self._disk.stamp(path)
+            if stamp is None:
+                raise self._corrupt(checkpoint_id, entry.name, "it is not there")
+            if stamp.size != entry.size:
+                why = f"it has {stamp.size} bytes, not {entry.size}"
+                raise self._corrupt(checkpoint_id, entry.name, why)
+            if level is Level.STAMPS and self._known(stamp) == entry.blake3:
+                continue
+            try:
+                digest = yield from hash_file(self._disk, path)
+            except OSError as error:
+                if error.errno not in (errno.EIO, errno.ENOENT):
+                    raise
+                why = f"it cannot be read: {error.strerror}"
+                raise self._corrupt(checkpoint_id, entry.name, why) from error
+            if digest != entry.blake3:
+                raise self._corrupt(checkpoint_id, entry.name, "its content has changed")
+            self._stamps[checkpoint_id][stamp] = digest
+
+    def set_aside(self, checkpoint_id: str, why: str) -> None:
+        """A complete checkpoint is bad: it is not listed any more, and removed by `retain`."""
+        path = self.path_of(checkpoint_id)
+        self._disk.remove(path + _BAD)
+        self._disk.rename(path, path + _BAD)
+        self._complete.pop(checkpoint_id, None)
+        self._stamps.pop(checkpoint_id, None)
+        self.damaged[checkpoint_id] = why
+
+    def retain(self, leases: Leases, keep: int = KEEP) -> list[str]:
+        """Remove all but the newest `keep`, what is leased and what is under way; returns the ids.
+
+        Bad ones go once `keep` good ones are there: until then they are evidence, and perhaps the
+        last copy of some file.
+        """
+        removed = []
+        for manifest in self.complete()[keep:]:
+            checkpoint_id = manifest.checkpoint_id
+            if checkpoint_id in self._under_way or leases.held(self.identity.vnode, checkpoint_id):
+                continue
+            self._remove(checkpoint_id)
+            removed.append(checkpoint_id)
+        for name in self._disk.list(self.directory):
+            checkpoint_id, suffix = _split(name)
+            stale = suffix in (_MAKING, _INCOMING) and checkpoint_id not in self._under_way
+            if stale or suffix == _GONE or (suffix == _BAD and len(self._complete) >= keep):
+                self._disk.remove(f"{self.directory}/{name}")
+                if suffix == _BAD:
+                    self.damaged.pop(checkpoint_id, None)
+        return removed
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _load(self, name: str) -> None:
+        checkpoint_id, suffix = _split(name)
+        path = f"{self.directory}/{name}"
+        if not is_id(checkpoint_id):
+            return
+        if suffix in (_MAKING, _GONE):
+            self._disk.remove(path)
+        elif suffix == _BAD:
+            self.damaged[checkpoint_id] = "set aside before this process started"
+        elif not suffix and self._disk.size(f"{path}/{MANIFEST}") is None:
+            self._disk.remove(path)
+        elif not suffix:
+            try:
+                self._complete[checkpoint_id] = self._read_manifest(f"{path}/{MANIFEST}")
+            except CorruptFile as error:
+                self.set_aside(checkpoint_id, error.message)
+            else:
+                self._stamps[checkpoint_id] = self._read_stamps(f"{path}/{STAMPS}")
+
+    def _read_manifest(self, path: str) -> Manifest:
+        return Manifest.decode(self._disk.read(path), path=path, expected=self.identity)
+
+    def _read_stamps(self, path: str) -> dict[Stamp, str]:
+        """Stamps are only a saving: without them files are hashed again."""
+        try:
+            body = decode_checked(self._disk.read(path), path=path)
+        except (CorruptFile, FileNotFoundError):
+            return {}
+        return {Stamp(*map(int, text.split(":"))): digest for text, digest in body.items()}
+
+    def _publish(
+        self, manifest: Manifest, stamps: dict[Stamp, str], fresh: list[str]
+    ) -> Steps[None]:
+        """Make the files durable, then the manifest, then the name, in this order."""
+        place = self.path_of(manifest.checkpoint_id)
+        making = place + _MAKING
+        body = {str(stamp): digest for stamp, digest in stamps.items()}
+        self._disk.append(f"{making}/{STAMPS}", [encode_checked(body)])
+        for name in [*fresh, STAMPS]:
+            self._disk.sync([f"{making}/{name}"])
+            yield 0
+        self._disk.write_atomic(f"{making}/{MANIFEST}", manifest.encode())
+        yield 0
+        self._disk.rename(making, place)
+        self._complete[manifest.checkpoint_id] = manifest
+        self._stamps[manifest.checkpoint_id] = stamps
+
+    def _source(self, manifest: Manifest, entry: FileEntry) -> tuple[str, str]:
+        """Where a content is: its path, and the checkpoint that has it."""
+        for own in self._complete.values():
+            for there in own.files:
+                if there.blake3 == entry.blake3:
+                    return f"{self.path_of(own.checkpoint_id)}/{there.name}", own.checkpoint_id
+        return self.incoming(manifest, entry), manifest.checkpoint_id
+
+    def _stamp(self, path: str) -> tuple[Stamp, str | None]:
+        """The file's stamp, and its hash if the stamp proves it."""
+        stamp = self._disk.stamp(path)
+        if stamp is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return stamp, self._known(stamp)
+
+    def _known(self, stamp: Stamp) -> str | None:
+        found = (stamps.get(stamp) for stamps in self._stamps.values())
+        return next((digest for digest in found if digest is not None), None)
+
+    def _hash(self, path: str, stamp: Stamp) -> Steps[str]:
+        digest = yield from hash_file(self._disk, path)
+        if self._disk.stamp(path) != stamp:
+            raise CorruptFile(
+                f"{path} changed while it was read",
+                remedy="only one process may write under this directory; take a new checkpoint",
+            )
+        return digest
+
+    def _remove(self, checkpoint_id: str) -> None:
+        path = self.path_of(checkpoint_id)
+        self._disk.rename(path, path + _GONE)
+        del self._complete[checkpoint_id], self._stamps[checkpoint_id]
+        self._disk.remove(path + _GONE)
+
+    def _expect_own(self, manifest: Manifest) -> None:
+        if manifest.identity != self.identity:
+            raise ForeignManifest(
+                f"a manifest of {manifest.identity} was given to {self.identity}",
+                remedy="this is a mistake in the program; nothing was changed",
+            )
+
+    def _corrupt(self, checkpoint_id: str, file: str, why: str) -> CorruptFile:
+        vnode = self.identity.vnode
+        return CorruptFile(
+            f"vnode {vnode}, checkpoint {checkpoint_id}, file {file}: {why}",
+            remedy="the checkpoint is set aside; an older one or another worker's copy serves",
+        )
+
+
+def _split(name: str) -> tuple[str, str]:
+    checkpoint_id, dot, suffix = name.partition(".")
+    return checkpoint_id, dot + suffix
