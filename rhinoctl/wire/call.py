@@ -1,0 +1,84 @@
+"""One request at a time, for short-lived callers such as Spark tasks.
+
+Connections are kept for the process, since a Python worker of Spark runs task after task. They are
+not shared with a forked child: gRPC's threads do not exist there.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rhinoctl.protocol.codec import CodecError
+from rhinoctl.protocol.messages import Message, encode
+from rhinoctl.protocol.ports import Address, Buffer, Outcome
+from rhinoctl.wire import frames
+from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
+from rhinoctl.wire.exchange import Answer, CallFailed, Link
+from rhinoctl.wire.secret import Secret
+
+__all__ = ["CallFailed", "call"]
+
+FREE_LINKS_MAX = 32
+"""Connections kept open: a task pushes to each worker of a job in turn."""
+
+
+@dataclass(eq=False)
+class _Links:
+    """The free connections of one process."""
+
+    pid: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    free: list[tuple[Address, Secret, Link]] = field(default_factory=list)
+
+    def take(self, address: Address, token: Secret) -> Link | None:
+        with self.lock:
+            for at, (where, what, link) in enumerate(self.free):
+                if where == address and what == token:
+                    del self.free[at]
+                    return link
+        return None
+
+    def give(self, address: Address, token: Secret, link: Link) -> None:
+        with self.lock:
+            self.free.append((address, token, link))
+            surplus = self.free.pop(0)[2] if len(self.free) > FREE_LINKS_MAX else None
+        if surplus is not None:
+            surplus.close()
+
+
+_links = _Links()
+_inherited: list[_Links] = []  # of the process that forked this one: closing them could hang
+
+
+def call(
+    address: Address,
+    message: Message,
+    payload: Sequence[Buffer] = (),
+    *,
+    token: Secret,
+    timeout_s: float,
+    bounds: WireBounds = DEFAULT_BOUNDS,
+) -> Answer:
+    """Send a request and return its answer, a message and its payload. Raises CallFailed.
+
+    A `Refusal` is an answer like any other.
+    """
+    try:
+        data, flat = encode(message), frames.views(payload)
+    except (CodecError, TypeError, ValueError) as fault:
+        raise CallFailed(Outcome.NOT_DONE, f"cannot be encoded: {fault}") from fault
+    links = _own_links()
+    link = links.take(address, token) or Link(address, token, bounds)
+    head = frames.head_for(flat, timeout_s=timeout_s)
+    answer = link.exchange(head, data, flat, timeout_s=timeout_s)
+    links.give(address, token, link)
+    return answer
+
+
+def _own_links() -> _Links:
+    global _links
+    if _links.pid != os.getpid():
+        _inherited.append(_links)
+        _links = _Links()
+    return _links

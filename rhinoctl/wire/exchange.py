@@ -1,0 +1,166 @@
+"""The calling side of one exchange, over one connection.
+
+What is known of a call that failed (style, rule 7): NOT_DONE is said only where the request
+certainly never reached a loop, i.e. nothing listens, the connection was never made, or the token
+was refused. Everything else is UNKNOWN.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from rhinoctl.protocol.codec import CodecError
+from rhinoctl.protocol.messages import Message, decode
+from rhinoctl.protocol.ports import Address, Outcome
+from rhinoctl.wire import frames
+from rhinoctl.wire.bounds import WireBounds
+from rhinoctl.wire.secret import Secret
+
+Answer = tuple[Message, tuple[memoryview, ...]]
+
+NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
+"""How gRPC says that it had no connection to send a call over. It has no code of its own for that
+(the contract tests would notice another wording); a broken connection reads otherwise."""
+
+_FAULTS = (pa.ArrowException, OSError, CodecError)
+
+
+class CallFailed(Exception):
+    """A call without an answer: what is known of it, and why for people."""
+
+    def __init__(self, outcome: Outcome, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = outcome
+        self.detail = detail
+
+
+class Link:
+    """One connection to one address, for one call at a time; made anew after a failure.
+
+    It is dropped rather than left to gRPC, whose back-off would keep a restarted peer waiting.
+    """
+
+    def __init__(self, address: Address, token: Secret, bounds: WireBounds) -> None:
+        self._address = address
+        self._token = token
+        self._bounds = bounds
+        self._client: Any = None
+        self._reader: Any = None
+        self._cancelled = False
+
+    def exchange(
+        self, head: frames.Head, message: bytes, payload: Sequence[memoryview], *, timeout_s: float
+    ) -> Answer:
+        """Send a request and wait for its answer; raises CallFailed."""
+        try:
+            return self._exchange(head, message, payload, timeout_s)
+        except _FAULTS as fault:
+            self.close()
+            raise CallFailed(_outcome_of(fault), _text_of(fault)) from fault
+
+    def cancel(self) -> None:
+        """End the call under way and any later one, from another thread."""
+        self._cancelled = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+    def close(self) -> None:
+        """Drop the connection; the next call makes another."""
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(*_FAULTS):
+                client.close()
+
+    def _exchange(
+        self, head: frames.Head, message: bytes, payload: Sequence[memoryview], timeout_s: float
+    ) -> Answer:
+        if self._client is None:
+            self._client = flight.FlightClient(
+                self._address, generic_options=_options(self._bounds)
+            )
+        bearer = b"Bearer " + self._token.reveal().encode()
+        options = flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", bearer)])
+        command = frames.pack(head, message, payload)
+        descriptor = flight.FlightDescriptor.for_command(command)
+        writer, self._reader = self._client.do_exchange(descriptor, options)
+        if self._cancelled:
+            self._reader.cancel()
+        try:
+            _write(writer, frames.batches(head, payload))
+            answer = _read(self._reader)
+        except _FAULTS as fault:
+            if isinstance(fault, CodecError):
+                self._reader.cancel()
+            raise _reason(writer, fault) from fault
+        finally:
+            self._reader = None
+        writer.close()
+        return answer
+
+
+def _options(bounds: WireBounds) -> list[tuple[str, int]]:
+    connect_ms, alive_ms = round(bounds.connect_s * 1000), round(bounds.keep_alive_s * 1000)
+    return [
+        ("grpc.min_reconnect_backoff_ms", connect_ms),  # the deadline of one try to connect
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 200),
+        ("grpc.keepalive_time_ms", alive_ms),
+        ("grpc.keepalive_timeout_ms", alive_ms),
+        ("grpc.http2.ping_timeout_ms", alive_ms),  # without it, the line above does nothing
+        ("grpc.use_local_subchannel_pool", 1),  # a connection and a back-off of its own
+        ("grpc.enable_http_proxy", 0),  # workers are not reached through a proxy
+    ]
+
+
+def _write(writer: Any, batches: Iterator[pa.RecordBatch]) -> None:
+    first = next(batches, None)
+    if first is None:
+        writer.write_metadata(pa.py_buffer(b""))
+    else:
+        writer.begin(frames.SCHEMA)
+        writer.write_batch(first)
+        for batch in batches:
+            writer.write_batch(batch)
+    writer.done_writing()
+
+
+def _read(reader: Any) -> Answer:
+    message: Message | None = None
+    gathering = frames.Gathering(())
+    for chunk in frames.chunks(reader):
+        if message is None and chunk.app_metadata is not None:
+            _, body, gathering = frames.unpack(chunk.app_metadata)
+            message = decode(body)
+        gathering.add(frames.bytes_of(chunk.data))
+    if message is None:
+        raise CodecError("the peer ended the call without an answer")
+    return message, gathering.finish()
+
+
+def _reason(writer: Any, fault: Exception) -> Exception:
+    """Why a stream broke: only its closing says, e.g., that the token was refused."""
+    try:
+        writer.close()
+    except _FAULTS as reason:
+        return reason if isinstance(reason, flight.FlightError) else fault
+    return fault
+
+
+def _outcome_of(fault: Exception) -> Outcome:
+    match fault:
+        case flight.FlightUnauthenticatedError():
+            return Outcome.NOT_DONE
+        case flight.FlightUnavailableError() if any(said in str(fault) for said in NEVER_CONNECTED):
+            return Outcome.NOT_DONE
+        case _:
+            return Outcome.UNKNOWN
+
+
+def _text_of(fault: Exception) -> str:
+    """The first line, without what gRPC says again for its own developers."""
+    text = str(fault).partition(". gRPC client debug context")[0]
+    return text.partition("\n")[0][:300] or type(fault).__name__

@@ -1,0 +1,126 @@
+"""The Wire port over Arrow Flight, for single-threaded loops."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from rhinoctl.protocol.codec import CodecError
+from rhinoctl.protocol.messages import Message, encode
+from rhinoctl.protocol.ports import Address, Buffer, Envelope, Outcome
+from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
+from rhinoctl.wire.exchange import Link
+from rhinoctl.wire.frames import views
+from rhinoctl.wire.inbox import Inbox
+from rhinoctl.wire.lanes import Ledger, Peer
+from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.server import Listener
+
+log = logging.getLogger(__name__)
+
+_UNENCODABLE = (CodecError, TypeError, ValueError)
+
+
+class FlightWire:
+    """Messages between processes over Unix sockets or TCP.
+
+    All methods are for one thread, the loop's, but `send` and `reply` may be called from others.
+    Buffers of a payload must not be changed after they were given to `send` or `reply`; those of an
+    envelope are views of what arrived, and stay as long as they are referred to. Not for a process
+    that forks afterwards.
+    """
+
+    def __init__(
+        self, listen: Address | None, token: Secret, *, bounds: WireBounds = DEFAULT_BOUNDS
+    ) -> None:
+        """Listen, unless `listen` is None. Raises PortInUse, UsageError, UnwritableDirectory."""
+        self._token = token
+        self._bounds = bounds
+        self._inbox = Inbox(bounds)
+        self._ledger = Ledger(self._inbox.post, bounds)
+        self._peers: dict[Address, Peer] = {}
+        self._lanes: dict[Address, int] = {}
+        self._listener = None if listen is None else Listener(listen, token, self._inbox, bounds)
+
+    @property
+    def address(self) -> Address:
+        """Where others reach this wire, with the port that was chosen; empty if it only sends."""
+        return Address("") if self._listener is None else self._listener.address
+
+    def set_lanes(self, to: Address, lanes: int) -> None:
+        """How many requests to `to` may be under way at a time (default `bounds.lanes`).
+
+        One lane keeps the order: each request starts once the one before is finished, and one that
+        was overtaken because its sender gave it up is dropped by the receiver. With more lanes
+        nothing is promised about order. Must come before the first `send` to that address.
+        """
+        if to in self._peers:
+            raise ValueError(f"requests have been sent to {to} already")
+        self._lanes[to] = lanes
+
+    def send(
+        self, to: Address, message: Message, payload: Sequence[Buffer] = (), *, timeout_s: float
+    ) -> int:
+        try:
+            data, flat, why = encode(message), views(payload), ""
+        except _UNENCODABLE as fault:
+            log.error("unencodable", extra={"kind": type(message).__name__}, exc_info=True)
+            data, flat, why = b"", (), f"cannot be encoded: {fault}"
+        request = self._ledger.open(data, flat, timeout_s)
+        why = why or self._peer(to).submit(request)
+        if why:
+            self._ledger.fail(request, Outcome.NOT_DONE, why)
+        return request.number
+
+    def reply(self, to: Envelope, message: Message, payload: Sequence[Buffer] = ()) -> None:
+        if to.handle is None:
+            return
+        try:
+            answer = encode(message), views(payload)
+        except _UNENCODABLE:
+            # Not a refusal: that would say that nothing was done.
+            log.error("unencodable", extra={"kind": type(message).__name__}, exc_info=True)
+            self._inbox.answer(to.handle, None)
+        else:
+            self._inbox.answer(to.handle, answer)
+
+    def receive(self, timeout_s: float) -> Envelope | None:
+        deadline = monotonic() + timeout_s
+        while True:
+            due = self._ledger.expire()
+            until = deadline if due is None else min(due, deadline)
+            envelope = self._inbox.take(max(0.0, until - monotonic()))
+            if envelope is not None or monotonic() >= deadline:
+                return envelope
+
+    def close(self) -> None:
+        """Stop listening and sending, within about `bounds.close_s`. Requests that the loop has not
+        taken are refused; those that it has not answered, and its own, end as UNKNOWN."""
+        end = monotonic() + self._bounds.close_s
+        self._inbox.close()
+        threads = [thread for peer in self._peers.values() for thread in peer.stop()]
+        if self._listener is not None:
+            self._listener.close(end - monotonic())
+        for thread in threads:
+            thread.join(max(0.0, end - monotonic()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _peer(self, to: Address) -> Peer:
+        peer = self._peers.get(to)
+        if peer is None:
+            link = partial(Link, to, self._token, self._bounds)
+            lanes = self._lanes.get(to, self._bounds.lanes)
+            peer = self._peers.setdefault(to, Peer(to, link, self._ledger, self._bounds, lanes))
+        return peer

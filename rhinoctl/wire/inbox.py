@@ -1,0 +1,163 @@
+"""Where Flight's threads and a single-threaded loop meet.
+
+Invariants:
+
+1. A request holds its share of the bounds from `admit` to `release`, whatever becomes of it.
+2. A request is answered once: by the loop, or, if the loop has not taken it yet, by `close`. One
+   that the loop has taken and not answered is dropped, since nothing may be said of it.
+3. Among the requests of one link, the loop gets none after one with a higher place.
+"""
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from rhinoctl.protocol.messages import Message, Refusal, RefusalCode, encode
+from rhinoctl.protocol.ports import Envelope
+from rhinoctl.wire.bounds import WireBounds
+from rhinoctl.wire.frames import Head
+
+LINKS_MAX = 4096
+"""Links whose last place is remembered; those of instances and agents are far fewer."""
+
+Answer = tuple[bytes, Sequence[memoryview]]
+"""An encoded message and its payload."""
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A request between the handler that waits and the loop that answers."""
+
+    handle: int
+    message: Message
+    payload: Sequence[memoryview]
+    taken: bool = False
+    over: bool = False
+    answer: Answer | None = None
+    answered: threading.Event = field(default_factory=threading.Event)
+
+
+class Inbox:
+    """Requests that wait for a loop or for its answer, and news for the loop, within bounds."""
+
+    def __init__(self, bounds: WireBounds) -> None:
+        self._bounds = bounds
+        self._queue: SimpleQueue[Slot | Envelope] = SimpleQueue()
+        self._slots: dict[int, Slot] = {}
+        self._handles = itertools.count(1)
+        self._places: OrderedDict[str, int] = OrderedDict()
+        self._room = threading.Condition()
+        self._requests = 0
+        self._bytes = 0
+        self._closed = False
+
+    # --- Flight's threads ---------------------------------------------------------------------
+
+    def admit(self, size: int, deadline: float) -> bool:
+        """Whether a request with so much payload may be read; waits for room until `deadline`."""
+        with self._room:
+            if self._requests >= self._bounds.inbox_max:
+                return False
+            fits = self._room.wait_for(
+                lambda: (
+                    self._closed
+                    or self._bytes == 0
+                    or self._bytes + size <= self._bounds.inbox_bytes_max
+                ),
+                timeout=max(0.0, deadline - monotonic()),
+            )
+            if not fits or self._closed:
+                return False
+            self._requests += 1
+            self._bytes += size
+            return True
+
+    def release(self, size: int) -> None:
+        """Give back what `admit` gave."""
+        with self._room:
+            self._requests -= 1
+            self._bytes -= size
+            self._room.notify_all()
+
+    def offer(self, head: Head, message: Message, payload: Sequence[memoryview]) -> Slot | None:
+        """Hand a request to the loop; None if the wire is closed or the request too late."""
+        with self._room:
+            if self._closed or not self._in_place(head):
+                return None
+            handle = next(self._handles)
+            slot = Slot(handle, message, payload)
+            self._slots[handle] = slot
+            self._queue.put(slot)
+            return slot
+
+    def _in_place(self, head: Head) -> bool:
+        if not head.link:
+            return True
+        if head.place < self._places.get(head.link, 0):
+            return False
+        self._places[head.link] = head.place
+        self._places.move_to_end(head.link)
+        if len(self._places) > LINKS_MAX:
+            self._places.popitem(last=False)
+        return True
+
+    def wait(self, slot: Slot, deadline: float, gone: Callable[[], bool]) -> Answer | None:
+        """The loop's answer; None if it did not come in time or the caller is gone."""
+        while not slot.answered.is_set() and monotonic() < deadline and not gone():
+            left = max(0.0, deadline - monotonic())
+            slot.answered.wait(min(left, self._bounds.cancel_check_s))
+        with self._room:
+            slot.over = True
+            self._slots.pop(slot.handle, None)
+            return slot.answer
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def post(self, envelope: Envelope) -> None:
+        """News for the loop; there is never more of it than requests that it sent."""
+        self._queue.put(envelope)
+
+    def take(self, timeout_s: float) -> Envelope | None:
+        """The next request or news, or None. Requests whose caller has gone are left out."""
+        deadline = monotonic() + timeout_s
+        while True:
+            try:
+                item = self._queue.get(timeout=max(0.0, deadline - monotonic()))
+            except Empty:
+                return None
+            if isinstance(item, Envelope):
+                return item
+            with self._room:
+                if not item.over:
+                    item.taken = True
+                    payload = tuple(item.payload)
+                    return Envelope(message=item.message, payload=payload, handle=item.handle)
+
+    def answer(self, handle: int, answer: Answer | None) -> None:
+        """Answer a request, or drop it; a second answer, or one too late, is ignored."""
+        with self._room:
+            slot = self._slots.pop(handle, None)
+            if slot is not None:
+                slot.answer = answer
+                slot.answered.set()
+
+    def close(self) -> None:
+        """Refuse what the loop has not taken, drop what it has, admit nothing more."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+            for slot in self._slots.values():
+                if not slot.taken:
+                    slot.over = True
+                    slot.answer = refusal(slot.message, RefusalCode.FAULT, "closing")
+                slot.answered.set()
+            self._slots.clear()
+
+
+def refusal(message: Message, code: RefusalCode, detail: str) -> Answer:
+    """What the wire itself says to a request that no loop has seen."""
+    return encode(Refusal(header=message.header, code=code, detail=detail)), ()

@@ -1,0 +1,115 @@
+"""The answering side: Flight's handler threads, which wait for the loop.
+
+A handler reads its request to the end before anything is answered, also before a refusal: a stream
+that the server ends first loses its answer now and then (measured: 2 % of calls).
+"""
+
+import hmac
+import threading
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from rhinoctl.protocol.codec import CodecError
+from rhinoctl.protocol.messages import Header, Message, RefusalCode, decode
+from rhinoctl.protocol.ports import Address
+from rhinoctl.wire import frames
+from rhinoctl.wire.bounds import WireBounds
+from rhinoctl.wire.inbox import Answer, Inbox, refusal
+from rhinoctl.wire.listen import TcpPlace, claimed, place_of, port_in_use
+from rhinoctl.wire.secret import Secret
+
+
+class Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets nobody in without the token; runs before a handler, and so before a body is read."""
+
+    def __init__(self, token: Secret) -> None:
+        super().__init__()
+        self._wanted = f"Bearer {token.reveal()}".encode()
+
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> None:
+        given = headers.get("authorization", [])
+        if len(given) != 1 or not hmac.compare_digest(given[0].encode(), self._wanted):
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+
+
+class Handlers(flight.FlightServerBase):  # type: ignore[misc]
+    """Decodes requests, hands them to the inbox and sends the loop's answers back."""
+
+    def __init__(self, address: Address, token: Secret, inbox: Inbox, bounds: WireBounds) -> None:
+        super().__init__(address, middleware={"guard": Guard(token)})
+        self._inbox = inbox
+        self._bounds = bounds
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        message: Message
+        try:
+            head, body, gathering = frames.unpack(descriptor.command)
+            message = decode(body)
+        except CodecError as fault:
+            nobody = Message(header=Header(cluster=""))
+            _drain(reader)
+            _send(writer, refusal(nobody, RefusalCode.FAULT, str(fault)))
+            return
+        patience_s = min(head.timeout_ms / 1000, self._bounds.answer_s)
+        deadline = monotonic() + patience_s
+        if not self._inbox.admit(head.total, deadline):
+            _drain(reader)
+            _send(writer, refusal(message, RefusalCode.BUSY, "no room for the request"))
+            return
+        try:
+            for chunk in frames.chunks(reader):
+                gathering.add(frames.bytes_of(chunk.data))
+            slot = self._inbox.offer(head, message, gathering.finish())
+            answer = None
+            if slot is not None:
+                answer = self._inbox.wait(slot, deadline, context.is_cancelled)
+        except CodecError as fault:  # the caller went away within its payload
+            raise flight.FlightCancelledError(str(fault)) from fault
+        finally:
+            self._inbox.release(head.total)
+        if answer is None:
+            raise flight.FlightTimedOutError("the request was not answered")
+        _send(writer, answer)
+
+
+def _drain(reader: Any) -> None:
+    for _ in frames.chunks(reader):
+        pass
+
+
+def _send(writer: Any, answer: Answer) -> None:
+    message, payload = answer
+    head = frames.head_for(payload)
+    writer.write_metadata(pa.py_buffer(frames.pack(head, message, payload)))
+    for number, batch in enumerate(frames.batches(head, payload)):
+        if number == 0:
+            writer.begin(frames.SCHEMA)
+        writer.write_batch(batch)
+
+
+class Listener:
+    """A Flight server on an address of its own."""
+
+    def __init__(self, listen: Address, token: Secret, inbox: Inbox, bounds: WireBounds) -> None:
+        """Raises PortInUse, UsageError and UnwritableDirectory."""
+        place = place_of(listen)
+        with claimed(place):
+            try:
+                self._server = Handlers(place.address(), token, inbox, bounds)
+            except pa.ArrowException as fault:
+                raise port_in_use(place) from fault
+        if isinstance(place, TcpPlace):
+            place = TcpPlace(place.host, self._server.port)
+        self.address = place.address()
+
+    def close(self, timeout_s: float) -> None:
+        """Stop listening and wait for the handlers; the inbox must be closed before.
+
+        A handler whose caller stopped within its payload ends with the caller's deadline only.
+        """
+        thread = threading.Thread(target=self._server.shutdown, name="wire-stop", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
