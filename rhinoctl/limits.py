@@ -93,3 +93,51 @@ LAG_BATCHES_MAX = 1
 
 HANDOVER_DEADLINE_S = 600.0
 """A handover that cannot arm or mark in this time goes back to the old layout."""
+
+REQUEST_TIMEOUT_S = {
+    "fencing": 2.0,
+    "opening": 2.0,
+    "staging": 2.0,
+    "sealing": 5.0,
+    "applying": 60.0,
+    "done": 1.0,
+    "failed": 1.0,
+}
+"""One request of a batch, by phase; it is sent again until the phase's own deadline. An apply
+waits for the instances, a seal for one fsync."""
+
+HEARTBEAT_S = 1.0
+"""How often the controller asks an agent how it is; ten times as often while something moves."""
+
+HEARTBEAT_BUSY_S = 0.1
+"""See `HEARTBEAT_S`."""
+
+HEARTBEAT_TIMEOUT_S = 3.0
+"""A worker that does not answer in this time is shown as not seen."""
+
+WORKER_DOWN_S = 5.0
+"""A worker not seen for so long is down, as `status` says it."""
+
+POLL_WAIT_S = 1.0
+"""How long a driver's poll waits for a new offer."""
+
+SESSION_LIVE_S = 5.0
+"""A session whose driver has not polled for so long is not live."""
+
+WAKE_EVERY_S = 0.5
+"""How often an idle job is woken for a batch while an operation waits for one."""
+
+START_WAIT_S = 60.0
+"""How long a job's start waits for workers and instances."""
+
+CALL_WAIT_S = 30.0
+"""How long an API call waits for the controller's loop."""
+
+OPERATIONS_KEPT = 200
+"""Ended operations that `op list` can show."""
+
+CALLS_WAITING_MAX = 256
+"""API calls that may wait for the controller's loop; more are told to come again."""
+
+CONTROLLER_WAIT_S = 0.02
+"""The controller's loop looks at API calls so often when no worker answers."""

@@ -325,6 +325,8 @@ def _placed(state: BatchState) -> Step:
     """After the fence: is this the batch to decide, the one decided last, or another?"""
     lineage, task = state.lineage, state.task
     if task.change is not None:
+        if lineage.last is not None and lineage.epoch.number >= task.change.number:
+            return replace(state, phase=Phase.DONE, replayed=True), ()
         return _sealing_change(state, task.change)
     last = lineage.last
     assert last is not None

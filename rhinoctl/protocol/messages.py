@@ -234,12 +234,15 @@ class InstanceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """What a worker has of a job. `epoch` is the one that its newest decided record makes hold."""
+    """What a worker has of a job. `epoch` is the one that its newest decided record makes hold,
+    `epoch_from` the batch of the record that began it."""
 
     session: int
     sealed: RecordId | None
     decided: RecordId | None
     epoch: Epoch | None
+    epoch_from: BatchTime | None
+    released: BatchTime
     log_bytes: int
     vnodes: Mapping[Vnode, VnodeReport]
     instances: Mapping[InstanceId, InstanceReport]

@@ -1,0 +1,211 @@
+"""The controller's loop: one thread that takes answers from workers and calls from the API.
+
+It is never on the path of a record. What it promises it has persisted; what it shows it observes.
+"""
+
+import logging
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rhinoctl import limits
+from rhinoctl.control.fleet import Fleet
+from rhinoctl.control.jobs import Jobs, not_ready
+from rhinoctl.control.operations import Operations
+from rhinoctl.control.overview import Overview
+from rhinoctl.control.registry import Registry
+from rhinoctl.control.settings import ControllerSettings
+from rhinoctl.errors import Busy, RhinoError
+from rhinoctl.protocol import views
+from rhinoctl.protocol.ports import Clock, Store, Wire
+
+log = logging.getLogger("rhino.controller")
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A call whose answer comes later: `ready` gives it, or None for not yet; `late` at the
+    deadline gives it all the same, or raises."""
+
+    ready: Callable[[], Any]
+    late: Callable[[], Any]
+    deadline: float
+    answer: "Future[Any]" = field(default_factory=Future)
+
+
+class Controller:
+    """Every call below `call` runs in the loop's thread."""
+
+    def __init__(
+        self, settings: ControllerSettings, *, clock: Clock, wire: Wire, store: Store
+    ) -> None:
+        self._clock = clock
+        self._wire = wire
+        self._registry = Registry(store)
+        self._fleet = Fleet(settings.cluster, settings.workers, wire, clock)
+        self._jobs = Jobs(settings.cluster, self._registry, self._fleet, wire, clock)
+        self._operations = Operations(
+            registry=self._registry, fleet=self._fleet, jobs=self._jobs, clock=clock
+        )
+        self._overview = Overview(
+            cluster=settings.cluster,
+            registry=self._registry,
+            fleet=self._fleet,
+            jobs=self._jobs,
+            clock=clock,
+        )
+        self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(
+            limits.CALLS_WAITING_MAX
+        )
+        self._waiting: list[Waiting] = []
+
+    # --- from API threads ------------------------------------------------------------------------
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function in the loop and return what it returns, or what it waits for."""
+        answer: Future[Any] = Future()
+        try:
+            self._calls.put_nowait((function, answer))
+        except queue.Full:
+            raise Busy(
+                "the controller has too many calls waiting", remedy="try again in a moment"
+            ) from None
+        found = answer.result(limits.CALL_WAIT_S)
+        if isinstance(found, Waiting):
+            return found.answer.result(limits.START_WAIT_S + limits.CALL_WAIT_S)
+        return found
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def step(self, timeout_s: float) -> None:
+        """Take what has come, then look at everything that is under way."""
+        envelope = self._wire.receive(timeout_s)
+        while envelope is not None:
+            if not self._fleet.deliver(envelope):
+                self._jobs.deliver(envelope)
+            envelope = self._wire.receive(0)
+        self._take_calls()
+        self._jobs.tick()
+        self._operations.tick()
+        self._drop_deleted()
+        self._fleet.tick(self._operations.wishes, self._period_s())
+        self._answer_waiting()
+
+    def _take_calls(self) -> None:
+        while not self._calls.empty():
+            function, answer = self._calls.get_nowait()
+            try:
+                found = function()
+            except RhinoError as fault:
+                answer.set_exception(fault)
+                continue
+            if isinstance(found, Waiting):
+                self._waiting.append(found)
+            answer.set_result(found)
+
+    def _answer_waiting(self) -> None:
+        now = self._clock.monotonic()
+        still = []
+        for waiting in self._waiting:
+            try:
+                found = waiting.ready()
+                if found is None and now >= waiting.deadline:
+                    found = waiting.late()
+            except RhinoError as fault:
+                waiting.answer.set_exception(fault)
+                continue
+            if found is None:
+                still.append(waiting)
+            else:
+                waiting.answer.set_result(found)
+        self._waiting = still
+
+    def _period_s(self) -> float:
+        moving = any(not d.handover.ended for d in self._registry.operations.values())
+        starting = any(not d.installed for d in self._registry.jobs.values())
+        busy = moving or starting or bool(self._waiting and starting)
+        return limits.HEARTBEAT_BUSY_S if busy else limits.HEARTBEAT_S
+
+    def _drop_deleted(self) -> None:
+        """Forget a deleted job once no live worker reports it any more."""
+        for document in list(self._registry.jobs.values()):
+            uid = document.spec.uid
+            everyone = set(self._fleet.live()) == set(self._fleet.workers)
+            if document.deleted and everyone and not self._fleet.reports(uid):
+                self._registry.drop_job(uid)
+                log.info("job-forgotten job=%s", uid)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def status(self) -> views.StatusView:
+        return self._overview.status()
+
+    def job_list(self) -> views.JobList:
+        return self._overview.job_list()
+
+    def job(self, name: str) -> views.JobView:
+        return self._overview.job(self._registry.job(name))
+
+    def register(self, request: views.RegisterJob) -> Waiting:
+        """Answered once every instance of the job is ready."""
+        document = self._jobs.register(request)
+
+        def ready() -> views.JobView | None:
+            return self.job(request.name) if self._jobs.is_ready(document) else None
+
+        def late() -> views.JobView:
+            raise not_ready(document)
+
+        return Waiting(
+            ready=ready, late=late, deadline=self._clock.monotonic() + limits.START_WAIT_S
+        )
+
+    def delete(self, name: str) -> views.Acknowledged:
+        document = self._registry.job(name)
+        if self._jobs.is_live(document.spec.uid):
+            raise Busy(f"job {name} has a live query", remedy="stop the query, then delete the job")
+        running = self._registry.running(document.spec.uid)
+        if running is not None:
+            raise Busy(
+                f"{running.view.kind.value} {running.view.id} of job {name} is running",
+                remedy=f"end it first: `rhinoctl op abort {running.view.id}`",
+            )
+        self._registry.put_job(replace(document, deleted=True))
+        return views.Acknowledged(
+            detail=f"job {name} is deleted; its workers remove state and log as they report"
+        )
+
+    def bind(self, name: str, request: views.BindRequest) -> views.Acknowledged:
+        return self._jobs.bind(name, request)
+
+    def take_session(self, name: str, request: views.TakeSession) -> views.SessionGrant:
+        return self._jobs.take_session(name, request)
+
+    def poll(self, name: str, report: views.DriverReport) -> views.Offer | Waiting:
+        """Answered when there is an offer that the driver has not seen, or after a while."""
+        document = self._registry.job(name)
+        offer = self._jobs.poll(name, report)
+        if offer is not None:
+            return offer
+        return Waiting(
+            ready=lambda: self._jobs.poll(name, report),
+            late=lambda: self._jobs.offer_now(document, live=True),
+            deadline=self._clock.monotonic() + limits.POLL_WAIT_S,
+        )
+
+    def handover(self, name: str, request: views.HandoverRequest) -> views.OperationView:
+        return self._operations.handover(name, request)
+
+    def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
+        return self._operations.rescale(name, request)
+
+    def operation_list(self) -> views.OperationList:
+        return self._overview.operation_list()
+
+    def operation(self, op: str) -> views.OperationView:
+        return self._registry.operation(op).view
+
+    def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
+        return self._operations.abort(op, request)

@@ -1,0 +1,119 @@
+"""The workers as the controller sees them: what it wishes of each, and what each last reported."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rhinoctl import limits
+from rhinoctl.ids import BatchTime, InstanceId, JobUid, WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire
+
+Wishes = Callable[[WorkerId], tuple[m.DesiredJob, ...]]
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of one worker; times are of the monotonic clock."""
+
+    address: str
+    report: m.WorkerReport | None = None
+    at: float | None = None
+    asked_at: float | None = None
+    asking: int | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Applies:
+    """Apply times of one instance by batch, in wall seconds: enough for a handover's pause."""
+
+    at: dict[BatchTime, float] = field(default_factory=dict)
+
+    def add(self, applies: tuple[tuple[BatchTime, float], ...]) -> None:
+        """Take what a report has; the oldest go beyond the bound."""
+        self.at.update(applies)
+        for time in sorted(self.at)[: -4 * limits.APPLIES_KEPT]:
+            del self.at[time]
+
+
+class Fleet:
+    """Heartbeats to every worker of the inventory, one under way to each at a time."""
+
+    def __init__(
+        self, cluster: str, workers: Mapping[WorkerId, str], wire: Wire, clock: Clock
+    ) -> None:
+        self._cluster = cluster
+        self._wire = wire
+        self._clock = clock
+        self.workers = {name: Seen(address=workers[name]) for name in sorted(workers)}
+        self.applies: dict[tuple[JobUid, InstanceId], Applies] = {}
+
+    def addresses(self) -> dict[WorkerId, str]:
+        """The inventory."""
+        return {name: seen.address for name, seen in self.workers.items()}
+
+    def live(self) -> list[WorkerId]:
+        """Workers that reported within the bound, in order of their names."""
+        now = self._clock.monotonic()
+        return [
+            name
+            for name, seen in self.workers.items()
+            if seen.at is not None and now - seen.at < limits.WORKER_DOWN_S
+        ]
+
+    def reports(self, job: JobUid) -> dict[WorkerId, m.JobReport]:
+        """The live workers' reports of a job."""
+        found = {}
+        for name in self.live():
+            report = self.workers[name].report
+            if report is not None and job in report.jobs:
+                found[name] = report.jobs[job]
+        return found
+
+    def newest_epoch(self, job: JobUid) -> tuple[Epoch, BatchTime] | None:
+        """The newest epoch that a worker reports as decided, and from which record it holds."""
+        known = [
+            (report.epoch, report.epoch_from)
+            for report in self.reports(job).values()
+            if report.epoch is not None and report.epoch_from is not None
+        ]
+        return max(known, key=lambda pair: pair[0].number, default=None)
+
+    def tick(self, wishes: Wishes, period_s: float) -> None:
+        """Ask every worker whose time has come, telling it all that is wished of it."""
+        now = self._clock.monotonic()
+        for name, seen in self.workers.items():
+            due = seen.asked_at is None or now - seen.asked_at >= period_s
+            if seen.asking is None and due:
+                heartbeat = m.Heartbeat(
+                    header=m.Header(cluster=self._cluster), worker=name, jobs=wishes(name)
+                )
+                seen.asked_at = now
+                seen.asking = self._wire.send(
+                    Address(seen.address), heartbeat, timeout_s=limits.HEARTBEAT_TIMEOUT_S
+                )
+
+    def deliver(self, envelope: Envelope) -> bool:
+        """Take a report; whether the envelope was one."""
+        for name, seen in self.workers.items():
+            if envelope.request is not None and seen.asking == envelope.request:
+                seen.asking = None
+                self._take(name, seen, envelope)
+                return True
+        return False
+
+    def _take(self, name: WorkerId, seen: Seen, envelope: Envelope) -> None:
+        message = envelope.message
+        if not isinstance(message, m.WorkerReport):
+            refusal = message.detail if isinstance(message, m.Refusal) else envelope.detail
+            seen.detail = refusal
+            return
+        if message.worker != name:
+            seen.detail = f"answers as worker {message.worker}"
+            return
+        seen.report, seen.at, seen.detail = message, self._clock.monotonic(), ""
+        for uid, job in message.jobs.items():
+            for instance, report in job.instances.items():
+                known = self.applies.setdefault((uid, instance), Applies())
+                known.add(report.applies)

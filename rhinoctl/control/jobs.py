@@ -1,0 +1,274 @@
+"""Jobs at the controller: made known, given sessions, offered epochs (design, sections 3 and 4)."""
+
+import uuid
+from dataclasses import dataclass, replace
+
+from rhinoctl import limits
+from rhinoctl.control.fleet import Fleet
+from rhinoctl.control.registry import JobDocument, Registry
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    IdentityChanged,
+    NoSuchWorkers,
+    ParallelismOutOfRange,
+    SecondSession,
+    UsageError,
+)
+from rhinoctl.ids import BASE, BatchTime, JobUid
+from rhinoctl.protocol import batches, views
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.jobs import JobSpec
+from rhinoctl.protocol.placement import first_epoch
+from rhinoctl.protocol.ports import Clock, Envelope, Wire
+from rhinoctl.protocol.sessions import Lineage
+from rhinoctl.wire.holder import BatchRun
+
+
+@dataclass(slots=True)
+class Presence:
+    """A live driver as its polls show it, and what it is offered. Not persisted."""
+
+    seen_at: float = float("-inf")
+    epoch: int = 0
+    batch: BatchTime | None = None
+    revision: int = 0
+    proposal: Epoch | None = None
+    wake: int = 0
+    woken_at: float = float("-inf")
+
+
+class Jobs:
+    """Registration, sessions and offers, over the registry and the fleet."""
+
+    def __init__(
+        self, cluster: str, registry: Registry, fleet: Fleet, wire: Wire, clock: Clock
+    ) -> None:
+        self._cluster = cluster
+        self._registry = registry
+        self._fleet = fleet
+        self._wire = wire
+        self._clock = clock
+        self._presence: dict[JobUid, Presence] = {}
+        self.changes: dict[JobUid, BatchRun] = {}
+
+    # --- registration ----------------------------------------------------------------------------
+
+    def register(self, request: views.RegisterJob) -> JobDocument:
+        """Make a job known, or find the one that is; the epoch is installed by `tick`."""
+        known = self._registry.find(request.name)
+        if known is not None:
+            return self._same(known, request)
+        check_vnodes(request.vnodes)
+        absent = sorted(set(self._fleet.workers) - set(self._fleet.live()))
+        if absent:
+            raise NoSuchWorkers(
+                f"worker {', '.join(absent)} of the inventory has not reported",
+                remedy="see `rhinoctl status`; start its agent, or take it out of the inventory",
+            )
+        instances = request.instances or min(len(self._fleet.workers), request.vnodes)
+        check_parallelism(instances, request.vnodes)
+        if request.replication:
+            raise UsageError(
+                "replication above 0 is not built yet",
+                remedy="leave `replication` out; copies are made when a handover needs them",
+            )
+        spec = JobSpec(
+            uid=JobUid(f"{request.name}-{uuid.uuid4().hex[:8]}"),
+            name=request.name,
+            vnodes=request.vnodes,
+            replication=request.replication,
+            operator=request.operator,
+        )
+        epoch = first_epoch(
+            vnodes=request.vnodes, instances=instances, workers=self._fleet.addresses()
+        )
+        return self._registry.put_job(JobDocument(spec=spec, epoch=epoch))
+
+    def _same(self, known: JobDocument, request: views.RegisterJob) -> JobDocument:
+        spec = known.spec
+        if spec.operator.digest != request.operator.digest:
+            raise IdentityChanged(
+                f"job {spec.name} has operator {spec.operator.digest}, this query declares"
+                f" {request.operator.digest}: other keys, columns, types or aggregates",
+                remedy="use the declaration of the running job, or another job name",
+            )
+        if spec.vnodes != request.vnodes:
+            raise IdentityChanged(
+                f"job {spec.name} has {spec.vnodes} vnodes, this query asks for {request.vnodes}",
+                remedy=f"declare vnodes={spec.vnodes}; the number is fixed for a job's life",
+            )
+        return known
+
+    def is_ready(self, document: JobDocument) -> bool:
+        """Whether epoch 1 is sealed and every instance of the newest epoch answers."""
+        if not self._registry.jobs[document.spec.uid].installed:
+            return False
+        newest = self._fleet.newest_epoch(document.spec.uid)
+        if newest is None:
+            return False
+        reports = self._fleet.reports(document.spec.uid)
+        ready = {i for r in reports.values() for i, one in r.instances.items() if one.ready}
+        return set(newest[0].instances) <= ready
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def presence(self, uid: JobUid) -> Presence:
+        """What is known of the job's driver."""
+        if uid not in self._presence:
+            start = int(self._clock.wall() * 1000)
+            self._presence[uid] = Presence(revision=start, wake=start)
+        return self._presence[uid]
+
+    def is_live(self, uid: JobUid) -> bool:
+        """Whether the holder of the job's session has polled lately."""
+        return self._clock.monotonic() - self.presence(uid).seen_at < limits.SESSION_LIVE_S
+
+    def take_session(self, name: str, request: views.TakeSession) -> views.SessionGrant:
+        """Give the next session number to a run of the job's query (invariants 10 and 11)."""
+        document = self._registry.job(name)
+        spec = document.spec
+        other_run = document.run_id not in ("", request.run_id)
+        if other_run and self.is_live(spec.uid) and not request.takeover:
+            raise SecondSession(
+                f"run {document.run_id} of job {name} is live and holds session {document.session}",
+                remedy="stop that query first, or start with takeover=True",
+            )
+        generation = document.generation
+        if document.query_id not in ("", request.query_id):
+            if not document.new_stream:
+                raise IdentityChanged(
+                    f"job {name} belongs to query {document.query_id}, this is query"
+                    f" {request.query_id}: its checkpoint directory is new or lost its metadata",
+                    remedy=f"restore the checkpoint directory, or accept a new stream over the"
+                    f" same state: `rhinoctl job bind {name} --new-stream`",
+                )
+            generation += 1
+        document = self._registry.put_job(
+            replace(
+                document,
+                session=document.session + 1,
+                generation=generation,
+                query_id=request.query_id,
+                run_id=request.run_id,
+                new_stream=False,
+            )
+        )
+        presence = self.presence(spec.uid)
+        presence.seen_at = self._clock.monotonic()
+        return views.SessionGrant(
+            cluster=self._cluster,
+            job=spec.uid,
+            session=document.session,
+            generation=generation,
+            epoch=self.epoch(document),
+        )
+
+    def epoch(self, document: JobDocument) -> Epoch:
+        """The newest epoch that is known of a job."""
+        newest = self._fleet.newest_epoch(document.spec.uid)
+        if newest is not None and newest[0].number >= document.epoch.number:
+            return newest[0]
+        return document.epoch
+
+    def bind(self, name: str, request: views.BindRequest) -> views.Acknowledged:
+        """Allow the next session to be of another query."""
+        document = self._registry.job(name)
+        if self.is_live(document.spec.uid):
+            raise SecondSession(f"job {name} has a live query", remedy="stop the query, then bind")
+        self._registry.put_job(replace(document, new_stream=request.new_stream))
+        return views.Acknowledged(
+            detail=f"the next start of job {name} may be a new stream: it opens generation"
+            f" {document.generation + 1} over the state as it is"
+        )
+
+    # --- offers ----------------------------------------------------------------------------------
+
+    def offer(self, uid: JobUid, proposal: Epoch | None, *, active: bool) -> None:
+        """What the driver shall be offered from now on; an active operation wakes an idle job."""
+        presence = self.presence(uid)
+        if presence.proposal != proposal:
+            presence.proposal = proposal
+            presence.revision += 1
+        now = self._clock.monotonic()
+        if active and now - presence.woken_at >= limits.WAKE_EVERY_S:
+            presence.woken_at = now
+            presence.wake += 1
+            presence.revision += 1
+
+    def poll(self, name: str, report: views.DriverReport) -> views.Offer | None:
+        """A driver's poll: the offer, or None if there is nothing that it has not seen."""
+        document = self._registry.job(name)
+        presence = self.presence(document.spec.uid)
+        live = report.session == document.session
+        if live:
+            presence.seen_at = self._clock.monotonic()
+            presence.epoch, presence.batch = report.epoch, report.batch
+        if live and report.revision == presence.revision:
+            return None
+        return self.offer_now(document, live=live)
+
+    def offer_now(self, document: JobDocument, *, live: bool) -> views.Offer:
+        """The offer as it stands."""
+        presence = self.presence(document.spec.uid)
+        return views.Offer(
+            revision=presence.revision,
+            proposal=presence.proposal if live else None,
+            wake=presence.wake,
+            live=live,
+        )
+
+    # --- epoch records by the controller ---------------------------------------------------------
+
+    def change_epoch(self, uid: JobUid, change: Epoch) -> None:
+        """Write an epoch record under a session of the controller's own, for want of a driver."""
+        document = self._registry.jobs[uid]
+        session = self._registry.next_session(uid)
+        lineage = Lineage(
+            cluster=self._cluster, job=uid, session=session, epoch=self.epoch(document)
+        )
+        task = batches.Task(time=BASE, change=change)
+        self.changes[uid] = BatchRun(wire=self._wire, clock=self._clock, lineage=lineage, task=task)
+
+    def deliver(self, envelope: Envelope) -> bool:
+        """Give an answer to the epoch change that asked for it."""
+        return any(run.deliver(envelope) for run in list(self.changes.values()))
+
+    def tick(self) -> None:
+        """Install new jobs, and go on with epoch records under way."""
+        for document in list(self._registry.jobs.values()):
+            uid = document.spec.uid
+            if not document.installed and not document.deleted and uid not in self.changes:
+                self.change_epoch(uid, document.epoch)
+        for uid, run in list(self.changes.items()):
+            run.tick()
+            if run.ended:
+                del self.changes[uid]
+                document = self._registry.jobs[uid]
+                if run.state.phase is batches.Phase.DONE and not document.installed:
+                    self._registry.put_job(replace(document, installed=True))
+
+
+def check_vnodes(vnodes: int) -> None:
+    """Raise UsageError unless the number is a power of two in range."""
+    if not 1 <= vnodes <= 32768 or vnodes & (vnodes - 1):
+        raise UsageError(
+            f"{vnodes} vnodes: the number must be a power of two from 1 to 32768",
+            remedy="use 64 unless the job shall ever have more instances than that",
+        )
+
+
+def check_parallelism(instances: int, vnodes: int) -> None:
+    """Raise ParallelismOutOfRange, naming the bounds."""
+    if not 1 <= instances <= vnodes:
+        raise ParallelismOutOfRange(
+            f"{instances} instances: a job with {vnodes} vnodes runs 1 to {vnodes}",
+            remedy=f"ask for 1 to {vnodes} instances",
+        )
+
+
+def not_ready(document: JobDocument) -> DeadlineExceeded:
+    """The error of a start that waited in vain."""
+    return DeadlineExceeded(
+        f"job {document.spec.name}: not every instance answered within {limits.START_WAIT_S:.0f} s",
+        remedy="see `rhinoctl status` and the agents' logs, then start the query again",
+    )

@@ -1,0 +1,312 @@
+"""Operations: handovers and rescales from request to end (Rhino's Handover Manager, section 3.3).
+
+The machine is `rhinoctl.protocol.handover`. This module persists each of its states before anything
+is offered or wished because of it, and asks it again whenever workers have reported.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from rhinoctl import limits
+from rhinoctl.control.fleet import Fleet
+from rhinoctl.control.jobs import Jobs, check_parallelism
+from rhinoctl.control.registry import JobDocument, OperationDocument, Registry
+from rhinoctl.errors import Busy, Refused, UnknownInstance, UnknownVnode
+from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol import handover as hm
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol import views
+from rhinoctl.protocol.chains import lowered
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.placement import Plan, plan_rescale
+from rhinoctl.protocol.ports import Clock
+
+NO_OPERATION = OpId("")
+"""Stands for the id of an operation that was only planned."""
+
+
+@dataclass(slots=True)
+class Operations:
+    """The Handover Manager, and the Replication Manager's care for redundancy after it."""
+
+    registry: Registry
+    fleet: Fleet
+    jobs: Jobs
+    clock: Clock
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def handover(self, name: str, request: views.HandoverRequest) -> views.OperationView:
+        """Move vnodes to an instance. Raises UnknownVnode, UnknownInstance, Busy."""
+        document = self._idle(name, dry_run=request.dry_run)
+        epoch = self.jobs.epoch(document)
+        strange = [v for v in request.vnodes if not 0 <= v < len(epoch.routes)]
+        if strange or not request.vnodes:
+            raise UnknownVnode(
+                f"job {name} has no vnode {strange[0] if strange else '(none given)'}",
+                remedy=f"its vnodes are 0 to {len(epoch.routes) - 1}",
+            )
+        if request.to not in epoch.instances:
+            raise UnknownInstance(
+                f"job {name} has no instance {request.to!r};"
+                f" it has {', '.join(sorted(epoch.instances))}",
+                remedy=f"see `rhinoctl job show {name}`; `rhinoctl rescale` adds instances",
+            )
+        moves = {v: request.to for v in request.vnodes if epoch.routes[v].owner != request.to}
+        plan = Plan(instances=epoch.instances, moves=moves)
+        return self._begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
+
+    def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
+        """Another number of instances. Raises ParallelismOutOfRange, Busy."""
+        document = self._idle(name, dry_run=request.dry_run)
+        check_parallelism(request.instances, document.spec.vnodes)
+        epoch = self.jobs.epoch(document)
+        plan = plan_rescale(epoch, request.instances, self.fleet.live())
+        return self._begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
+
+    def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
+        """Ask for the old layout; what is past its marker completes instead."""
+        document = self.registry.operation(op)
+        event = hm.AbortAsked(reason=request.reason or "asked for")
+        return self._step(document, event).view
+
+    def _idle(self, name: str, *, dry_run: bool) -> JobDocument:
+        document = self.registry.job(name)
+        running = self.registry.running(document.spec.uid)
+        if running is not None and not dry_run:
+            view = running.view
+            raise Busy(
+                f"{view.kind.value} {view.id} of job {name} is {view.phase.value}",
+                remedy=f"wait for it (`rhinoctl op show {view.id}`),"
+                f" or end it: `rhinoctl op abort {view.id}`",
+            )
+        if not document.installed:
+            raise Refused(
+                f"job {name} is not installed on its workers yet",
+                remedy="see `rhinoctl status`; it needs every worker of its first epoch",
+            )
+        return document
+
+    def _begin(
+        self, document: JobDocument, epoch: Epoch, kind: hm.Kind, plan: Plan, *, dry_run: bool
+    ) -> views.OperationView:
+        targets = {plan.instances[i] for i in plan.moves.values()}
+        addresses = self.fleet.addresses()
+        down = sorted(targets - set(self.fleet.live()))
+        if down and not dry_run:
+            raise Refused(
+                f"worker {', '.join(down)} does not answer, and the plan needs it",
+                remedy="start its agent (`rhinoctl status` shows which), or choose another target",
+            )
+        now = self.clock.wall()
+        idle = dry_run or plan.empty
+        op = NO_OPERATION if idle else self.registry.next_operation()
+        state = hm.Handover(
+            op=op,
+            kind=kind,
+            job=document.spec.uid,
+            moves=plan.moves,
+            instances=plan.instances,
+            workers={w: addresses[w] for w in set(plan.instances.values()) if w in addresses},
+            deadline=now + limits.HANDOVER_DEADLINE_S,
+            phase=hm.Phase.COMPLETE if plan.empty else hm.Phase.PLANNED,
+            times={hm.Phase.PLANNED.value: now},
+        )
+        view = views.OperationView(
+            id=op,
+            job=document.spec.name,
+            kind=kind,
+            phase=state.phase,
+            moves=plan.moves,
+            origins={v: epoch.routes[v].owner for v in plan.moves},
+            reason="",
+            times=state.times,
+            marker=None,
+            pause_ms=None,
+            total_ms=None,
+            bytes_moved=0,
+            state_bytes=self._state_bytes(document.spec.uid, epoch, plan.moves),
+            progress="nothing to move" if plan.empty else "planned",
+        )
+        if idle:
+            return view
+        return self.registry.put_operation(state, view).view
+
+    def _state_bytes(self, uid: JobUid, epoch: Epoch, moves: Mapping[Vnode, InstanceId]) -> int:
+        reports = self.fleet.reports(uid)
+        total = 0
+        for vnode in moves:
+            report = reports.get(epoch.owner_worker(vnode))
+            if report is not None and vnode in report.vnodes:
+                total += report.vnodes[vnode].state_bytes
+        return total
+
+    # --- progress --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Ask each running operation's machine again, and lower redundancy where none runs."""
+        for document in list(self.registry.jobs.values()):
+            if not document.installed or document.deleted:
+                continue
+            uid = document.spec.uid
+            facts = self._facts(document)
+            if facts is None:
+                continue
+            if facts.epoch.number > document.epoch.number:
+                document = self.registry.put_job(replace(document, epoch=facts.epoch))
+            running = self.registry.running(uid)
+            if running is not None:
+                running = self._step(running, hm.Observed(facts=facts))
+            self._offer(document, facts, running)
+        for done in self.registry.operations.values():
+            if done.view.phase is hm.Phase.COMPLETE and done.view.pause_ms is None:
+                self._measure(done)
+
+    def _facts(self, document: JobDocument) -> hm.Facts | None:
+        uid = document.spec.uid
+        newest = self.fleet.newest_epoch(uid)
+        if newest is None:
+            return None
+        reports = self.fleet.reports(uid)
+        presence = self.jobs.presence(uid)
+        return hm.Facts(
+            epoch=newest[0],
+            epoch_from=newest[1],
+            reached={w: r.epoch.number for w, r in reports.items() if r.epoch is not None},
+            driver_epoch=presence.epoch if self.jobs.is_live(uid) else None,
+            copies={worker: report.vnodes for worker, report in reports.items()},
+            ready=frozenset(
+                i for report in reports.values() for i, r in report.instances.items() if r.ready
+            ),
+        )
+
+    def _step(self, document: OperationDocument, event: hm.Event) -> OperationDocument:
+        state = hm.step(document.handover, event, self.clock.wall())
+        view = self._view(state, document.view)
+        if (state, view) == (document.handover, document.view):
+            return document
+        return self.registry.put_operation(state, view)
+
+    def _view(self, state: hm.Handover, view: views.OperationView) -> views.OperationView:
+        moved, of = 0, 0
+        reports = self.fleet.reports(state.job)
+        following = 0
+        for vnode, target in state.moves.items():
+            report = reports.get(state.instances[target])
+            copy = report.vnodes.get(vnode) if report is not None else None
+            if copy is not None:
+                moved, of = moved + copy.copied_bytes, of + copy.copy_bytes
+                following += copy.instance == target and copy.lag_batches == 0
+        ended = state.times.get(state.phase.value) if state.ended else None
+        total = None if ended is None else (ended - min(state.times.values())) * 1000
+        return replace(
+            view,
+            phase=state.phase,
+            reason=state.reason,
+            times=state.times,
+            marker=state.marker,
+            total_ms=total,
+            bytes_moved=max(view.bytes_moved, moved),
+            progress=_progress(state, moved, of, following),
+        )
+
+    def _measure(self, document: OperationDocument) -> None:
+        """The pause, once the targets' first apply after the marker has been reported."""
+        state, view = document.handover, document.view
+        if state.marker is None:
+            return
+        pauses = []
+        for vnode, target in state.moves.items():
+            before = self.fleet.applies.get((state.job, view.origins[vnode]))
+            after = self.fleet.applies.get((state.job, target))
+            pause = _pause_s(before.at, after.at, state.marker) if before and after else None
+            if pause is None:
+                return
+            pauses.append(pause)
+        view = replace(view, pause_ms=1000 * max(pauses))
+        self.registry.put_operation(state, view)
+
+    def _offer(
+        self, document: JobDocument, facts: hm.Facts, running: OperationDocument | None
+    ) -> None:
+        """What the holder of the session is offered; without a live one, the controller writes."""
+        uid = document.spec.uid
+        active = running is not None and not running.handover.ended
+        proposal: Epoch | None
+        if running is not None and active:
+            proposal = running.handover.proposal
+        else:
+            proposal = lowered(facts.epoch, document.spec.replication)
+        self.jobs.offer(uid, proposal, active=active or proposal is not None)
+        silent = not self.jobs.is_live(uid) and uid not in self.jobs.changes
+        if proposal is not None and silent and proposal.number == facts.epoch.number + 1:
+            self.jobs.change_epoch(uid, proposal)
+
+    # --- wishes ----------------------------------------------------------------------------------
+
+    def wishes(self, worker: WorkerId) -> tuple[m.DesiredJob, ...]:
+        """All that is wished of a worker, complete each time."""
+        return tuple(
+            self._wish(document, worker)
+            for document in self.registry.jobs.values()
+            if document.deleted or worker in self._concerned(document)
+        )
+
+    def _concerned(self, document: JobDocument) -> set[WorkerId]:
+        epoch = self.jobs.epoch(document)
+        running = self.registry.running(document.spec.uid)
+        more = set(running.handover.workers) if running is not None else set()
+        return set(epoch.workers) | set(document.epoch.workers) | more
+
+    def _wish(self, document: JobDocument, worker: WorkerId) -> m.DesiredJob:
+        spec = document.spec
+        if document.deleted:
+            return m.DesiredJob(spec=spec, dropped=True)
+        epoch = self.jobs.epoch(document)
+        placed = {i for i, w in epoch.instances.items() if w == worker}
+        running = self.registry.running(spec.uid)
+        warm: tuple[m.Warm, ...] = ()
+        if running is not None:
+            state = running.handover
+            placed |= {i for i, w in state.instances.items() if w == worker}
+            warm = tuple(
+                m.Warm(vnode=vnode, instance=target, sources=_sources(epoch, vnode, worker))
+                for vnode, target in sorted(hm.warm_wishes(state).items())
+                if state.instances[target] == worker
+            )
+        return m.DesiredJob(spec=spec, instances=tuple(sorted(placed)), warm=warm)
+
+
+def _sources(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:
+    return {w: epoch.workers[w] for w in epoch.full_holders(vnode) if w != worker}
+
+
+def _progress(state: hm.Handover, moved: int, of: int, following: int) -> str:
+    """A few words for people; the phase itself is in the phase field."""
+    count = len(state.moves)
+    if state.phase is hm.Phase.WARMING:
+        if of and moved < of:
+            return f"copied {moved >> 20} of {of >> 20} MB"
+        return f"{following} of {count} vnodes follow"
+    if state.phase is hm.Phase.ARMED:
+        return "waiting for the marker"
+    return f"{count} vnodes"
+
+
+def _pause_s(
+    before: Mapping[BatchTime, float], after: Mapping[BatchTime, float], marker: BatchTime
+) -> float | None:
+    """The gap over the marker beyond the usual one (design, section 13), in seconds.
+
+    `before` are the origin's apply times, `after` the target's; the usual gap is the median of the
+    10 batches before the marker.
+    """
+    past = [before[time] for time in sorted(before) if time <= marker]
+    future = [after[time] for time in sorted(after) if time > marker]
+    if not past or not future:
+        return None
+    recent = past[-11:]
+    gaps = [b - a for a, b in itertools.pairwise(recent)]
+    return max(0.0, future[0] - past[-1] - (median(gaps) if gaps else 0.0))

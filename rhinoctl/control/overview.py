@@ -1,0 +1,166 @@
+"""What people are shown of the cluster: built from reports at the moment of the question."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rhinoctl import limits
+from rhinoctl.control.fleet import Fleet, Seen
+from rhinoctl.control.jobs import Jobs
+from rhinoctl.control.registry import JobDocument, Registry
+from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol import views
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.ports import Clock
+
+
+@dataclass(slots=True)
+class Overview:
+    """Views over the registry and the fleet; changes nothing."""
+
+    cluster: str
+    registry: Registry
+    fleet: Fleet
+    jobs: Jobs
+    clock: Clock
+
+    def status(self) -> views.StatusView:
+        """The whole cluster, with what is wrong and what to type next."""
+        workers = tuple(self._worker(name, seen) for name, seen in self.fleet.workers.items())
+        jobs = self.job_list().jobs
+        findings = (*_worker_findings(workers, self.fleet), *_job_findings(jobs))
+        down = sum(worker.health is views.Health.DOWN for worker in workers)
+        health = views.Health.OK
+        if findings:
+            health = views.Health.DOWN if down == len(workers) else views.Health.DEGRADED
+        return views.StatusView(
+            cluster=self.cluster,
+            health=health,
+            workers=workers,
+            jobs=jobs,
+            operations=tuple(o for o in self.operation_list().operations if not _over(o)),
+            findings=findings,
+        )
+
+    def job_list(self) -> views.JobList:
+        """All jobs, by name."""
+        known = [d for d in self.registry.jobs.values() if not d.deleted]
+        return views.JobList(
+            jobs=tuple(self.job(d) for d in sorted(known, key=lambda d: d.spec.name))
+        )
+
+    def operation_list(self) -> views.OperationList:
+        """All operations that are kept, the newest first."""
+        documents = sorted(
+            self.registry.operations.values(),
+            key=lambda d: -int(d.handover.op.removeprefix("op-")),
+        )
+        return views.OperationList(operations=tuple(d.view for d in documents))
+
+    def job(self, document: JobDocument) -> views.JobView:
+        """One job, with its instances and chains as last reported."""
+        spec = document.spec
+        epoch = self.jobs.epoch(document)
+        reports = self.fleet.reports(spec.uid)
+        decided = [r.decided.position.time for r in reports.values() if r.decided is not None]
+        batch = max((time for time in decided if time.batch >= 0), default=None)
+        running = self.registry.running(spec.uid)
+        return views.JobView(
+            name=spec.name,
+            uid=spec.uid,
+            operator=spec.operator.name,
+            vnodes=spec.vnodes,
+            replication=spec.replication,
+            generation=document.generation,
+            session=document.session,
+            live=self.jobs.is_live(spec.uid),
+            epoch=epoch.number,
+            batch=batch,
+            instances=tuple(
+                _instance(epoch, instance, reports.get(worker))
+                for instance, worker in sorted(epoch.instances.items())
+            ),
+            members={
+                Vnode(v): tuple(member.worker for member in epoch.routes[v].members)
+                for v in epoch.vnodes()
+                if epoch.routes[v].members
+            },
+            operation=running.handover.op if running is not None else None,
+            query_id=document.query_id,
+        )
+
+    def _worker(self, name: WorkerId, seen: Seen) -> views.WorkerView:
+        now = self.clock.monotonic()
+        age = None if seen.at is None else now - seen.at
+        alive = age is not None and age < limits.WORKER_DOWN_S
+        report = seen.report if alive else None
+        known = [d for d in self.registry.jobs.values() if not d.deleted]
+        owned = sum(
+            len([v for v in epoch.vnodes() if epoch.owner_worker(Vnode(v)) == name])
+            for epoch in map(self.jobs.epoch, known)
+        )
+        return views.WorkerView(
+            id=name,
+            address=seen.address,
+            health=views.Health.OK if alive else views.Health.DOWN,
+            seen_s=age,
+            pid=report.pid if report is not None else 0,
+            free_bytes=report.free_bytes if report is not None else 0,
+            instances=sum(len(j.instances) for j in report.jobs.values()) if report else 0,
+            vnodes_owned=owned,
+            log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
+        )
+
+
+def _over(operation: views.OperationView) -> bool:
+    return operation.phase.value in ("complete", "aborted")
+
+
+def _instance(epoch: Epoch, instance: InstanceId, report: m.JobReport | None) -> views.InstanceView:
+    mine = report.instances.get(instance) if report is not None else None
+    vnodes = epoch.owned_by(instance)
+    copies = report.vnodes if report is not None else {}
+    return views.InstanceView(
+        id=instance,
+        worker=epoch.instances[instance],
+        pid=mine.pid if mine is not None else 0,
+        ready=mine is not None and mine.ready,
+        vnodes=vnodes,
+        state_bytes=sum(copies[v].state_bytes for v in vnodes if v in copies),
+        rss_bytes=mine.rss_bytes if mine is not None else 0,
+        applied=mine.applied if mine is not None else None,
+    )
+
+
+def _worker_findings(
+    workers: Iterable[views.WorkerView], fleet: Fleet
+) -> tuple[views.Finding, ...]:
+    found = []
+    for worker in workers:
+        if worker.health is views.Health.OK:
+            continue
+        since = "never" if worker.seen_s is None else f"{worker.seen_s:.0f} s ago"
+        reason = fleet.workers[worker.id].detail
+        found.append(
+            views.Finding(
+                what=f"worker {worker.id} is down, last seen {since}"
+                f" ({worker.vnodes_owned} vnodes owned){': ' + reason if reason else ''}",
+                remedy="start its agent again (local cluster: `rhinoctl local up`);"
+                " the jobs that need it wait",
+            )
+        )
+    return tuple(found)
+
+
+def _job_findings(jobs: Iterable[views.JobView]) -> tuple[views.Finding, ...]:
+    return tuple(
+        views.Finding(
+            what=f"instance {instance.id} of job {job.name} on worker {instance.worker}"
+            " is not ready",
+            remedy=f"its agent restarts it; if it stays so, see the instance's log on"
+            f" {instance.worker}",
+        )
+        for job in jobs
+        for instance in job.instances
+        if not instance.ready
+    )

@@ -1,0 +1,142 @@
+"""What the controller must not forget: jobs, sessions, operations. Persisted before it is said.
+
+Documents are JSON in a `Store`; each change is one durable write. Everything else the controller
+knows it observes anew (style, rule 4).
+"""
+
+from dataclasses import dataclass, replace
+
+from rhinoctl import limits
+from rhinoctl.errors import UnknownJob, UnknownOperation
+from rhinoctl.ids import JobUid, OpId
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.handover import Handover
+from rhinoctl.protocol.jobs import JobSpec
+from rhinoctl.protocol.ports import Store, WriteBatch
+from rhinoctl.protocol.views import OperationView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDocument:
+    """A job as the controller keeps it.
+
+    `epoch` is the newest that it has seen decided, the first one it planned before that. `session`
+    is the last number that was given out. `query_id` and `run_id` are those of the session's
+    holder, empty before the first. `new_stream` allows the next session another query once.
+    """
+
+    spec: JobSpec
+    epoch: Epoch
+    installed: bool = False
+    generation: int = 0
+    session: int = 0
+    query_id: str = ""
+    run_id: str = ""
+    new_stream: bool = False
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationDocument:
+    """An operation: the machine's state, and what people see of it."""
+
+    handover: Handover
+    view: OperationView
+
+
+class Registry:
+    """Jobs and operations over a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.jobs: dict[JobUid, JobDocument] = {}
+        self.operations: dict[OpId, OperationDocument] = {}
+        for _, value in store.scan(b"job/", b"job0"):
+            document: JobDocument = codec.loads(JobDocument, value)
+            self.jobs[document.spec.uid] = document
+        for _, value in store.scan(b"op/", b"op0"):
+            operation: OperationDocument = codec.loads(OperationDocument, value)
+            self.operations[operation.handover.op] = operation
+
+    def job(self, name: str) -> JobDocument:
+        """The job of a name. Raises UnknownJob, naming those that exist."""
+        for document in self.jobs.values():
+            if document.spec.name == name and not document.deleted:
+                return document
+        names = sorted(d.spec.name for d in self.jobs.values() if not d.deleted)
+        listed = ", ".join(names) if names else "none"
+        raise UnknownJob(
+            f"no job is called {name!r}; known: {listed}",
+            remedy="see `rhinoctl job list`; a job is made known by its query's start",
+        )
+
+    def find(self, name: str) -> JobDocument | None:
+        """The job of a name, or None."""
+        try:
+            return self.job(name)
+        except UnknownJob:
+            return None
+
+    def put_job(self, document: JobDocument) -> JobDocument:
+        """Persist a job."""
+        key = f"job/{document.spec.uid}".encode()
+        self._store.write(WriteBatch([key], [codec.dumps(document)]))
+        self.jobs[document.spec.uid] = document
+        return document
+
+    def drop_job(self, uid: JobUid) -> None:
+        """Forget a job for good."""
+        self._store.write(WriteBatch(deletes=[f"job/{uid}".encode()]))
+        del self.jobs[uid]
+
+    def operation(self, op: str) -> OperationDocument:
+        """An operation by its id. Raises UnknownOperation."""
+        found = self.operations.get(OpId(op))
+        if found is None:
+            raise UnknownOperation(
+                f"no operation is called {op!r}", remedy="see `rhinoctl op list`"
+            )
+        return found
+
+    def put_operation(self, handover: Handover, view: OperationView) -> OperationDocument:
+        """Persist an operation; the oldest ended ones go beyond the number that is kept."""
+        document = OperationDocument(handover=handover, view=view)
+        self.operations[handover.op] = document
+        ended = [op for op, doc in self.operations.items() if doc.handover.ended]
+        gone = sorted(ended, key=_number)[: -limits.OPERATIONS_KEPT]
+        for op in gone:
+            del self.operations[op]
+        self._store.write(
+            WriteBatch(
+                [_operation_key(handover.op)],
+                [codec.dumps(document)],
+                [_operation_key(op) for op in gone],
+            )
+        )
+        return document
+
+    def running(self, job: JobUid) -> OperationDocument | None:
+        """The job's operation that has not ended."""
+        for document in self.operations.values():
+            if document.handover.job == job and not document.handover.ended:
+                return document
+        return None
+
+    def next_operation(self) -> OpId:
+        """An id that was not given before."""
+        numbers = [_number(op) for op in self.operations]
+        return OpId(f"op-{max(numbers, default=0) + 1}")
+
+    def next_session(self, uid: JobUid) -> int:
+        """The job's next session number, persisted before it is given out (invariant 10)."""
+        document = self.jobs[uid]
+        return self.put_job(replace(document, session=document.session + 1)).session
+
+
+def _number(op: OpId) -> int:
+    return int(op.removeprefix("op-"))
+
+
+def _operation_key(op: OpId) -> bytes:
+    return f"op/{_number(op):012d}".encode()

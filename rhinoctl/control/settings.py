@@ -1,0 +1,36 @@
+"""What a controller is started with: one JSON file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rhinoctl.errors import NotRunning
+from rhinoctl.ids import WorkerId
+from rhinoctl.protocol import codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """A controller: its cluster, its store, where it listens, and the inventory of workers.
+
+    `listen` is ``unix:///path`` or ``http://127.0.0.1:port``; `parent` the process id with which
+    the controller shall end, 0 if it stands alone.
+    """
+
+    cluster: str
+    store: str
+    listen: str
+    token_file: str
+    workers: Mapping[WorkerId, str]
+    parent: int = 0
+
+
+def read_settings(path: str) -> ControllerSettings:
+    """Read a settings file. Raises NotRunning, naming the file, if it is not one."""
+    try:
+        settings: ControllerSettings = codec.loads(ControllerSettings, Path(path).read_bytes())
+    except (OSError, codec.CodecError) as fault:
+        raise NotRunning(
+            f"cannot read the settings {path}: {fault}", remedy="start it through rhinoctl"
+        ) from fault
+    return settings
