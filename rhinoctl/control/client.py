@@ -1,0 +1,248 @@
+"""The callers' side of the controller's API: where it is, one method a call, errors as classes.
+
+Three outcomes (style, rule 7): an answer, a refusal or `NotRunning` (nothing was done), and
+`DeadlineExceeded`, after which a request that changes something may have been carried out or not.
+Each call has a connection of its own, so that none fails on one that a restart has closed.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from rhinoctl import errors
+from rhinoctl.ids import JobName, OpId
+from rhinoctl.protocol import codec, views
+from rhinoctl.wire.secret import Secret
+
+T = TypeVar("T")
+
+CONNECT_S = 1.0
+"""A controller is on this machine until TLS is on: it answers at once or is not there."""
+
+ANSWER_S = 30.0
+"""The longest call takes a session, for which the controller may wait for a silent worker."""
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+UP = "start one with `rhinoctl local up`, or name the right one with --cluster or RHINO_CONTROLLER"
+LOOK = "see what happened with `rhinoctl status` and `rhinoctl op list` before you repeat it"
+
+ERRORS: Mapping[str, type[errors.RhinoError]] = {kind.code: kind for kind in errors.leaves()}
+
+
+# --- where the controller is ---------------------------------------------------------------------
+
+
+class Located(NamedTuple):
+    """A controller's address, and the file with the cluster's token."""
+
+    address: str
+    token_file: str
+
+
+def local_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of the default local cluster."""
+    state = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state) / "rhinoctl" / "local"
+
+
+def locate_controller(
+    explicit: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Located:
+    """The controller to talk to: `explicit`, else RHINO_CONTROLLER, else the local cluster's.
+
+    Both may be an address or a cluster's directory. With an address, the token's file is
+    RHINO_TOKEN_FILE, or that of the local cluster. Raises NotRunning if there is no cluster, and
+    ForeignManifest for a directory whose `cluster.json` cannot be read.
+    """
+    given = explicit or environ.get("RHINO_CONTROLLER") or str(local_directory(environ))
+    if "://" not in given:
+        return _read_location(Path(given))
+    token_file = environ.get("RHINO_TOKEN_FILE") or str(local_directory(environ) / "token")
+    return Located(given, token_file)
+
+
+def _read_location(directory: Path) -> Located:
+    path = directory / "cluster.json"
+    try:
+        image = codec.loads_image(path.read_bytes())
+        return Located(str(image["controller"]), str(image["token_file"]))
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        raise errors.NotRunning(f"there is no cluster in {directory}", remedy=UP) from fault
+    except (OSError, codec.CodecError, KeyError) as fault:
+        raise errors.ForeignManifest(
+            f"{path} is no description of a cluster: {fault}",
+            remedy="name the cluster's directory with --cluster, or move this one away",
+        ) from fault
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+class ControlClient:
+    """The controller's API. Use it in a ``with``, or close it.
+
+    `token` is the secret or the path of its file. Any call raises the error that the controller
+    answered, `NotRunning`, `Unauthenticated` or `DeadlineExceeded`.
+    """
+
+    def __init__(self, address: str, token: Secret | str | os.PathLike[str]) -> None:
+        self.address = address
+        secret = token if isinstance(token, Secret) else read_token(token)
+        self._http = httpx.Client(
+            transport=_transport(address),
+            base_url=address if address.startswith("http") else "http://controller",
+            headers={"Authorization": f"Bearer {secret.reveal()}"},
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            trust_env=False,  # a proxy has no business between two processes of one machine
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def status(self) -> views.StatusView:
+        """The whole cluster."""
+        return self._call("GET", "/v1/status", views.StatusView)
+
+    def jobs(self) -> views.JobList:
+        """All jobs."""
+        return self._call("GET", "/v1/jobs", views.JobList)
+
+    def job(self, name: str) -> views.JobView:
+        """One job; raises UnknownJob."""
+        return self._call("GET", _job(name), views.JobView)
+
+    def register(self, job: views.RegisterJob) -> views.JobView:
+        """Make a job known, or check that it is the known one; raises IdentityChanged."""
+        return self._call("POST", "/v1/jobs", views.JobView, job)
+
+    def delete(self, name: str) -> views.Acknowledged:
+        """Forget a job and its state on all workers; raises Busy while it runs."""
+        return self._call("DELETE", _job(name), views.Acknowledged)
+
+    def take_session(self, name: JobName, request: views.TakeSession) -> views.SessionGrant:
+        """A session for one run of the query; raises SecondSession and IdentityChanged."""
+        return self._call("POST", _job(name, "session"), views.SessionGrant, request)
+
+    def poll(self, name: JobName, report: views.DriverReport) -> views.Offer:
+        """Tell how far the driver is; answers within about a second, or when there is news."""
+        return self._call("POST", _job(name, "poll"), views.Offer, report)
+
+    def bind(self, name: str, request: views.BindRequest) -> views.Acknowledged:
+        """Accept another identity of the query."""
+        return self._call("POST", _job(name, "bind"), views.Acknowledged, request)
+
+    def handover(self, name: str, request: views.HandoverRequest) -> views.OperationView:
+        """Plan a handover and, unless it is a dry run, begin it; raises Busy and Refused."""
+        return self._call("POST", _job(name, "handover"), views.OperationView, request)
+
+    def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
+        """As `handover`, to another number of instances."""
+        return self._call("POST", _job(name, "rescale"), views.OperationView, request)
+
+    def operations(self) -> views.OperationList:
+        """All operations, the newest first."""
+        return self._call("GET", "/v1/ops", views.OperationList)
+
+    def operation(self, op: str) -> views.OperationView:
+        """One operation; raises UnknownOperation."""
+        return self._call("GET", _op(op), views.OperationView)
+
+    def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
+        """Ask for the old layout back; the operation ends in its own time."""
+        return self._call("POST", f"{_op(op)}/abort", views.OperationView, request)
+
+    def _call(self, method: str, path: str, kind: type[T], body: object = None) -> T:
+        content = None if body is None else codec.dumps(body)
+        response = self._send(method, path, content)
+        if response.status_code >= 400:
+            raise _error_of(response)
+        try:
+            answer: T = codec.loads(kind, response.content)
+        except codec.CodecError as fault:
+            raise errors.RhinoError(
+                f"the controller's answer to {method} {path} is not understood: {fault}",
+                remedy="use the same version of rhinoctl here and for the controller",
+            ) from fault
+        return answer
+
+    def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+        try:
+            return self._http.request(method, path, content=content)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
+            raise errors.NotRunning(
+                f"no controller answers at {self.address}: {fault}", remedy=UP
+            ) from fault
+        except httpx.TransportError as fault:
+            reason = str(fault) or type(fault).__name__
+            raise errors.DeadlineExceeded(
+                f"the controller at {self.address} did not answer {method} {path}: {reason}",
+                remedy=LOOK,
+            ) from fault
+
+
+def read_token(token_file: str | os.PathLike[str]) -> Secret:
+    """The cluster's token. Raises Unauthenticated, naming the file, without one."""
+    try:
+        token = Path(token_file).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        token, reason = "", str(fault)
+    else:
+        reason = f"{token_file} is empty"
+    if not token:
+        raise errors.Unauthenticated(
+            f"the cluster's token cannot be read: {reason}",
+            remedy="run as the user who started the cluster, or name the file in RHINO_TOKEN_FILE",
+        )
+    return Secret(token)
+
+
+def _transport(address: str) -> httpx.HTTPTransport:
+    parts = urlsplit(address)
+    alone = httpx.Limits(max_keepalive_connections=0)
+    # No address leads to TLS, so the certificates, which take 0.1 s to load, are left alone.
+    if parts.scheme == "unix" and not parts.netloc and parts.path:
+        return httpx.HTTPTransport(uds=parts.path, limits=alone, verify=False)
+    if parts.scheme == "http" and parts.hostname in LOOPBACK:
+        return httpx.HTTPTransport(limits=alone, verify=False)
+    raise errors.UsageError(
+        f"{address} is no address of a controller",
+        remedy="use unix:///path/controller.sock or http://127.0.0.1:PORT",
+    )
+
+
+def _job(name: str, *rest: str) -> str:
+    return "/".join(["/v1/jobs", quote(name, safe=""), *rest])
+
+
+def _op(op: str | OpId) -> str:
+    return f"/v1/ops/{quote(op, safe='')}"
+
+
+def _error_of(response: httpx.Response) -> errors.RhinoError:
+    """The error of the class that the problem's code names, with its message and remedy."""
+    try:
+        problem: Any = codec.loads(views.Problem, response.content)
+    except codec.CodecError:
+        return errors.RhinoError(
+            f"the controller answered with HTTP status {response.status_code}",
+            remedy="look into the controller's log, which `rhinoctl local status` names",
+        )
+    kind = ERRORS.get(problem.code, errors.RhinoError)
+    return kind(problem.message, remedy=problem.remedy)

@@ -1,0 +1,186 @@
+"""A controller of canned answers: a real HTTP server on a Unix socket, and views to serve."""
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any, Self
+
+from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.handover import Kind, Phase
+
+TOKEN = "a-token-of-the-tests"
+
+Answer = object | Callable[[bytes], object]
+"""A view, a Problem, raw bytes with status 200, or a function of the request's body to one."""
+
+STATUS_OF: dict[str, int] = {"unauthenticated": 401, "busy": 409, "unexpected": 500}
+
+
+class FakeController:
+    """Serves `answers` by (method, path), and keeps what it was asked in `asked`.
+
+    A list is answered item by item, its last one for ever. Use it in a ``with``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.answers: dict[tuple[str, str], Answer] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+        self._path = directory / "c.sock"
+        self._server = _Server(str(self._path), self)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    @property
+    def address(self) -> str:
+        return f"unix://{self._path}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+        image = codec.loads_image(body) if body else None
+        self.asked.append((method, path, image))
+        if token != f"Bearer {TOKEN}":
+            found: Any = problem("unauthenticated", "the token is not this cluster's")
+        else:
+            found = self.answers.get((method, path), problem("unexpected", f"no answer to {path}"))
+        if isinstance(found, list):
+            found = found.pop(0) if len(found) > 1 else found[0]
+        if callable(found):
+            found = found(body)
+        if isinstance(found, bytes):
+            return 200, found
+        status = STATUS_OF.get(found.code, 400) if isinstance(found, views.Problem) else 200
+        return status, codec.dumps(found)
+
+
+class _Server(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, controller: FakeController) -> None:
+        self.controller = controller
+        super().__init__(path, _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do(self) -> None:
+        assert isinstance(self.server, _Server)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        token = self.headers.get("Authorization", "")
+        status, data = self.server.controller.answer(self.command, self.path, token, body)
+        if data == b"hang up":
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_DELETE = do
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def problem(code: str, message: str, remedy: str = "do as the remedy says") -> views.Problem:
+    return views.Problem(code=code, message=message, remedy=remedy)
+
+
+def instance(number: int, worker: str, vnodes: range, **changes: Any) -> views.InstanceView:
+    fields: dict[str, Any] = {
+        "id": InstanceId(f"i{number}"),
+        "worker": WorkerId(worker),
+        "pid": 4000 + number,
+        "ready": True,
+        "vnodes": tuple(Vnode(v) for v in vnodes),
+        "state_bytes": 12_500_000,
+        "rss_bytes": 180_000_000,
+        "applied": BatchTime(0, 41),
+    }
+    return views.InstanceView(**{**fields, **changes})
+
+
+def job(**changes: Any) -> views.JobView:
+    """Four instances on three workers, 16 vnodes; i0 and i3 share w1."""
+    placed = [("w1", range(4)), ("w2", range(4, 8)), ("w3", range(8, 12)), ("w1", range(12, 16))]
+    fields: dict[str, Any] = {
+        "name": JobName("clicks"),
+        "uid": JobUid("clicks-5f0e"),
+        "operator": "running-aggregate",
+        "vnodes": 16,
+        "replication": 0,
+        "generation": 0,
+        "session": 3,
+        "live": True,
+        "epoch": 7,
+        "batch": BatchTime(0, 41),
+        "instances": tuple(instance(n, w, owned) for n, (w, owned) in enumerate(placed)),
+        "members": {Vnode(3): (WorkerId("w2"),)},
+        "operation": None,
+        "query_id": "1d9c7f6e-8a55-4d57-9d0b-6f6f3ad1b001",
+    }
+    return views.JobView(**{**fields, **changes})
+
+
+def operation(**changes: Any) -> views.OperationView:
+    """A handover of two vnodes to i1 that is complete."""
+    fields: dict[str, Any] = {
+        "id": OpId("op-7"),
+        "job": JobName("clicks"),
+        "kind": Kind.HANDOVER,
+        "phase": Phase.COMPLETE,
+        "moves": {Vnode(3): InstanceId("i1"), Vnode(12): InstanceId("i1")},
+        "origins": {Vnode(3): InstanceId("i0"), Vnode(12): InstanceId("i3")},
+        "reason": "",
+        "times": {
+            "planned": 1_700_000_000.0,
+            "warming": 1_700_000_000.1,
+            "armed": 1_700_000_001.5,
+            "marked": 1_700_000_001.75,
+            "complete": 1_700_000_002.0,
+        },
+        "marker": BatchTime(0, 40),
+        "pause_ms": 41.5,
+        "total_ms": 2000.0,
+        "bytes_moved": 3_200_000,
+        "state_bytes": 6_400_000,
+        "progress": "",
+    }
+    return views.OperationView(**{**fields, **changes})
+
+
+def worker(number: int, **changes: Any) -> views.WorkerView:
+    fields: dict[str, Any] = {
+        "id": WorkerId(f"w{number}"),
+        "address": f"grpc+unix:///tmp/rhino-0/w{number}.sock",
+        "health": views.Health.OK,
+        "seen_s": 0.4,
+        "pid": 3000 + number,
+        "free_bytes": 50_000_000_000,
+        "instances": 1,
+        "vnodes_owned": 5,
+        "log_bytes": 1_000_000,
+    }
+    return views.WorkerView(**{**fields, **changes})
+
+
+def status(**changes: Any) -> views.StatusView:
+    fields: dict[str, Any] = {
+        "cluster": "0f3a9c51d2b4e688",
+        "health": views.Health.OK,
+        "workers": (worker(1, instances=2), worker(2), worker(3)),
+        "jobs": (job(),),
+        "operations": (),
+        "findings": (),
+    }
+    return views.StatusView(**{**fields, **changes})
