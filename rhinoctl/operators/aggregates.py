@@ -33,6 +33,7 @@ from rhinoctl.operators.arrow_types import (
 
 LONG_MAX = 2**63 - 1
 LOW_HALF = 2**32 - 1
+FIRST_ROW = "__first_row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +231,12 @@ class Folds:
         """
         if not table.num_rows:
             return table
-        how = [(self.names[at], slot.combine.value) for at, slot in enumerate(self.slots)]
         checked = [at for at, slot in enumerate(self.slots) if slot.checked]
         exact = [at for at in checked if self._risky(table, at)]
+        how = [(self.names[at], slot.combine.value) for at, slot in enumerate(self.slots)]
+        # Arrow's groups come nearly in order of appearance, and not the same on every CPU.
+        table = table.append_column(FIRST_ROW, pa.array(np.arange(table.num_rows)))
+        how.append((FIRST_ROW, "min"))
         for at in exact:
             column = table[self.names[at]]
             halves = {"high": pc.shift_right(column, 32), "low": pc.bit_wise_and(column, LOW_HALF)}
@@ -240,11 +244,14 @@ class Folds:
                 table = table.append_column(f"{self.names[at]}{half}", values)
                 how.append((f"{self.names[at]}{half}", "sum"))
         grouped = pa.TableGroupBy(table, list(keys), use_threads=False).aggregate(how)
-        width = len(keys) + len(self.slots)
-        folded = grouped.select(range(width)).rename_columns([*keys, *self.names])
-        for place, at in enumerate(exact):
+        first_row = grouped.column(f"{FIRST_ROW}_min").to_numpy()
+        if (np.diff(first_row) < 0).any():
+            grouped = grouped.take(pa.array(np.argsort(first_row, kind="stable")))
+        folded = grouped.select(range(len(keys) + len(self.slots)))
+        folded = folded.rename_columns([*keys, *self.names])
+        for at in exact:
             high, low = (
-                values_of(solid(grouped.column(width + 2 * place + half))) for half in (0, 1)
+                values_of(solid(grouped[f"{self.names[at]}{half}_sum"])) for half in ("high", "low")
             )
             high = high + (low >> 32)
             self._refuse_overflow(at, (high < -(2**31)) | (high >= 2**31), folded.select(keys))

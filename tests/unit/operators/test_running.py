@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -66,6 +67,28 @@ def test_slices_of_a_vnode_may_be_apart(bound: BoundRunningAggregate) -> None:
     again = Instance(bound, vnodes=16).apply(slices)
     assert again.output == once.output
     assert again.writes == once.writes
+
+
+@pytest.mark.parametrize(
+    "held", [pa.int64(), pa.float64(), pa.string(), pa.decimal128(30, 0)], ids=str
+)
+def test_output_is_in_order_of_first_appearance(held: pa.DataType) -> None:
+    """Also with so many keys that Arrow's own groups are out of order."""
+    frame = pa.schema([("user", held), ("day", pa.date32())])
+    numbers = np.random.default_rng(5).integers(0, 30_000, 60_000)
+    users = pa.array(numbers).cast(held)
+    days = pa.array((numbers % 9).astype(np.int32)).cast(pa.date32())
+    table = with_key_group(pa.table([users, days], schema=frame), ["user", "day"])
+    bound = RunningAggregate(["user", "day"], {"n": "count"}).bind(frame)
+    once = bound.pre_aggregate(table)
+    assert once["user"].to_pylist() == list(dict.fromkeys(users.to_pylist()))
+    slices = [*routed(once, 8), *routed(once, 8)]
+    applied = Instance(bound, vnodes=8).apply(slices)
+    in_order = [user for _, batch in slices[:8] for user in batch["user"].to_pylist()]
+    assert applied.output["user"].to_pylist() == in_order
+    assert list(applied.output_vnodes) == list(range(8))
+    assert sum(len(batch.keys) for batch in applied.writes.values()) == once.num_rows
+    assert sum(applied.output["n"].to_pylist()) == 2 * len(numbers)
 
 
 def test_nothing_comes_of_nothing(bound: BoundRunningAggregate) -> None:
