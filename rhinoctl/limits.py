@@ -141,3 +141,18 @@ CALLS_WAITING_MAX = 256
 
 CONTROLLER_WAIT_S = 0.02
 """The controller's loop looks at API calls so often when no worker answers."""
+
+TRIM_EVERY_BATCHES = 8
+"""Coverage is made durable, and log and old checkpoints are removed, so often."""
+
+LOG_BYTES_AIM = 256 << 20
+"""Above this, checkpoints are taken eight times as fast; it never refuses a batch."""
+
+FRESH_CHECKPOINT_S = 3.0
+"""A copy waits so long for a checkpoint as new as its log, which saves it fetching old batches."""
+
+AGENT_WAIT_S = 0.05
+"""The agent looks after its instances at least so often."""
+
+MESSAGES_A_TURN = 64
+"""Messages taken before an agent looks after its instances again."""

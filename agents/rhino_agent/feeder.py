@@ -6,7 +6,7 @@ from rhino_agent.instances import Instance
 from rhino_agent.job import Job
 from rhino_agent.ports import event
 from rhinoctl import limits
-from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
+from rhinoctl.ids import BASE, BatchTime, Vnode
 from rhinoctl.protocol import feeding
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Envelope
@@ -24,12 +24,14 @@ class Bases(Protocol):
         """Vnodes of an instance whose checkpoint is due, most urgent first."""
         ...
 
-    def checkpoint_directory(self, vnode: Vnode, covers: BatchTime) -> str:
-        """A new directory for RocksDB to write a checkpoint into."""
+    def begin_checkpoint(self, vnode: Vnode, covers: BatchTime) -> tuple[str, str]:
+        """An id, and the absolute directory for RocksDB to write the checkpoint into."""
         ...
 
-    def checkpoint_written(self, answer: m.Checkpointed, directory: str) -> None:
-        """RocksDB has written it; hash it, give it a manifest, and let it count."""
+    def checkpoint_written(
+        self, vnode: Vnode, checkpoint_id: str, answer: m.Checkpointed | None
+    ) -> None:
+        """RocksDB has written it: hash it and let it count; None: it has not."""
         ...
 
 
@@ -55,7 +57,8 @@ class Feeder:
         if unmade is not None:
             owned |= unmade
         follow = frozenset(w.vnode for w in job.desired.warm if w.instance == instance.id)
-        base = {v: at[1] for v in follow | owned if (at := self._bases.base(v)) is not None}
+        closed = follow - instance.applied.keys()
+        base = {v: at[1] for v in closed if (at := self._bases.base(v)) is not None}
         floor = min(instance.applied.values(), default=BASE)
         return feeding.Feed(
             applied=instance.applied,
@@ -111,7 +114,7 @@ class Feeder:
         def closed(envelope: Envelope) -> None:
             if isinstance(envelope.message, m.Done):
                 instance.applied.pop(vnode, None)
-                instance.dirty.pop(vnode, None)
+                instance.state_bytes.pop(vnode, None)
                 event("vnode-closed", instance=instance.id, vnode=vnode)
             else:
                 self._failed(instance, envelope, f"close of vnode {vnode}")
@@ -154,7 +157,7 @@ class Feeder:
     ) -> None:
         for vnode in command.vnodes:
             instance.applied[vnode] = command.time
-        instance.dirty = dict(answer.dirty_bytes)
+        instance.state_bytes.update(answer.state_bytes)
         instance.rss_bytes = answer.rss_bytes
         if command.owned:
             instance.applies.append((command.time, answer.applied_at))
@@ -162,14 +165,16 @@ class Feeder:
 
     def _checkpoint(self, instance: Instance, vnode: Vnode) -> None:
         covers = instance.applied[vnode]
-        directory = self._bases.checkpoint_directory(vnode, covers)
+        checkpoint_id, directory = self._bases.begin_checkpoint(vnode, covers)
         message = m.CheckpointVnode(header=self._header(instance), vnode=vnode, directory=directory)
 
         def written(envelope: Envelope) -> None:
-            if isinstance(envelope.message, m.Checkpointed):
-                self._bases.checkpoint_written(envelope.message, directory)
+            answer = envelope.message
+            if isinstance(answer, m.Checkpointed):
+                self._bases.checkpoint_written(vnode, checkpoint_id, answer)
             else:
-                self._failed(instance, envelope, f"checkpoint of vnode {vnode}")
+                self._bases.checkpoint_written(vnode, checkpoint_id, None)
+                event("checkpoint-failed", instance=instance.id, vnode=vnode)
 
         instance.command(message, written, timeout_s=limits.COMMAND_DEADLINE_S)
 
@@ -183,8 +188,3 @@ class Feeder:
 
 def _folder(time: BatchTime) -> str:
     return f"{time.generation}-{time.batch}"
-
-
-def output_path(job: Job, instance: InstanceId, time: BatchTime, rows: int) -> str:
-    """Where an instance leaves its output, relative to the worker's disk."""
-    return f"{job.root}/out/{_folder(time)}/{instance}.{rows}.arrow"

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,9 +23,9 @@ from rhinoctl.ids import BatchTime, Vnode
 from rhinoctl.operators import bound_from_json
 from rhinoctl.operators.base import Applied, BoundOperator, Slice
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.ports import Address, Clock, Envelope, Store, Wire, WriteBatch
+from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire, WriteBatch
 from rhinoctl.state.log import check_slice
-from rhinoctl.state.rocks import RocksStores
+from rhinoctl.state.rocks import RocksStore, RocksStores, StoreBudget
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.secret import Secret
@@ -52,7 +53,7 @@ class Instance:
         self._clock = clock
         self._stores = stores
         self._operator = operator
-        self._open: dict[Vnode, Store] = {}
+        self._open: dict[Vnode, RocksStore] = {}
         self._applied: dict[Vnode, BatchTime] = {}
         self.stopping = False
 
@@ -113,7 +114,8 @@ class Instance:
     def _close_vnode(self, message: m.CloseVnode) -> m.Message:
         store = self._open.pop(message.vnode, None)
         if store is not None:
-            self._stores.discard(store)
+            store.close()
+            shutil.rmtree(store.directory, ignore_errors=True)
             del self._applied[message.vnode]
         return m.Done(header=self._header())
 
@@ -146,7 +148,7 @@ class Instance:
             size=size,
             applied_at=self._clock.wall(),
             rss_bytes=_rss_bytes(),
-            dirty_bytes={v: self._stores.dirty_bytes(s) for v, s in self._open.items()},
+            state_bytes={v: self._open[v].state_bytes for v in message.vnodes},
         )
 
     def _checkpoint(self, message: m.CheckpointVnode) -> m.Message:
@@ -228,12 +230,14 @@ def main(argv: list[str]) -> int:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     token = Secret(Path(settings.token_file).read_text().strip())
-    wire = FlightWire(listen=Address(settings.listen), token=token, lanes=1)
+    wire = FlightWire(listen=Address(settings.listen), token=token)
     instance = Instance(
         settings,
         wire=wire,
         clock=SystemClock(),
-        stores=RocksStores(cache_bytes=settings.cache_bytes, buffer_bytes=settings.buffer_bytes),
+        stores=RocksStores(
+            StoreBudget(cache_bytes=settings.cache_bytes, dirty_bytes_max=settings.buffer_bytes)
+        ),
         operator=bound_from_json(json.loads(settings.job.operator.spec)),
     )
     try:

@@ -36,7 +36,7 @@ class Instance:
     def __init__(self, ports: Ports, spec: JobSpec, root: str, instance: InstanceId) -> None:
         self.id = instance
         self.applied: dict[Vnode, BatchTime] = {}
-        self.dirty: dict[Vnode, int] = {}
+        self.state_bytes: dict[Vnode, int] = {}
         self.applies: deque[tuple[BatchTime, float]] = deque(maxlen=limits.APPLIES_KEPT)
         self.ready = False
         self.busy = False
@@ -102,7 +102,7 @@ class Instance:
         self._forget()
 
     def _forget(self) -> None:
-        self.applied, self.dirty = {}, {}
+        self.applied, self.state_bytes = {}, {}
         self.ready = self.busy = False
 
     def _alive(self) -> bool:

@@ -29,6 +29,7 @@ class Job:
         self.root = f"jobs/{spec.uid}"
         self.log = WorkerLog(ports.disk, f"{self.root}/log")
         self.epochs: dict[int, Epoch] = {}
+        self._epoch_starts: dict[int, BatchTime] = {}
         self.released = BASE
         self.outputs: dict[BatchTime, dict[InstanceId, m.OutputName]] = {}
         self.instances: dict[InstanceId, Instance] = {}
@@ -50,7 +51,7 @@ class Job:
         for drop in drops:
             self.log.drop(Position(*drop.time, drop.step), drop.attempt)
         for record in records:
-            self.epochs[record.next_epoch.number] = record.next_epoch
+            self._note_epoch(record)
         if state.sealed is not None and state.sealed.is_batch and state.decided is not None:
             self.released = state.decided.time
         elif state.decided is not None:
@@ -141,11 +142,16 @@ class Job:
 
     def _decide(self, effect: worker.Decide, envelope: Envelope) -> None:
         record = effect.record
-        self.epochs[record.next_epoch.number] = record.next_epoch
+        self._note_epoch(record)
         if record.is_marker:
             event(
                 "marker", job=self.spec.uid, epoch=record.next_epoch.number, after=record.position
             )
+
+    def _note_epoch(self, record: DecisionRecord) -> None:
+        self.epochs[record.next_epoch.number] = record.next_epoch
+        if record.is_marker:
+            self._epoch_starts[record.next_epoch.number] = record.time
 
     def _release(self, effect: worker.Release, envelope: Envelope) -> None:
         opened = self.state.opened
@@ -234,6 +240,17 @@ class Job:
         return self.ports.header(
             self.spec.uid, self.state.session, epoch.number if epoch is not None else 0
         )
+
+    def epoch_start(self) -> BatchTime | None:
+        """The batch whose record made the newest decided epoch hold, as far as the log shows."""
+        if self.state.decided is None:
+            return None
+        return self._epoch_starts.get(self.state.decided.next_epoch.number, self.decided_time)
+
+    def output_path(self, name: m.OutputName) -> str:
+        """Where an instance left its output, relative to the worker's disk."""
+        folder = f"{name.time.generation}-{name.time.batch}"
+        return f"{self.root}/out/{folder}/{name.instance}.{name.rows}.arrow"
 
     # --- instances -------------------------------------------------------------------------------
 

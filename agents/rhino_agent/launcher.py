@@ -40,7 +40,7 @@ class Launcher(Protocol):
 
 
 class ProcessLauncher:
-    """Real processes, each the leader of its own session: an agent killed alone takes none along."""
+    """Real processes, each leading its own session: an agent killed alone takes none along."""
 
     def __init__(
         self, argv: Sequence[str] = (sys.executable, "-m", "rhino_agent.instance")

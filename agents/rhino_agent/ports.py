@@ -1,4 +1,4 @@
-"""What every part of the agent shares: the ports, the settings, and questions that await answers."""
+"""What every part of the agent shares: ports, settings, and questions that await answers."""
 
 import logging
 from collections.abc import Callable, Sequence

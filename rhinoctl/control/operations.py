@@ -20,6 +20,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.chains import lowered
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.placement import Plan, plan_rescale
 from rhinoctl.protocol.ports import Clock
 
@@ -268,6 +269,7 @@ class Operations:
         placed = {i for i, w in epoch.instances.items() if w == worker}
         running = self.registry.running(spec.uid)
         warm: tuple[m.Warm, ...] = ()
+        checkpoint: tuple[Vnode, ...] = ()
         if running is not None:
             state = running.handover
             placed |= {i for i, w in state.instances.items() if w == worker}
@@ -276,7 +278,29 @@ class Operations:
                 for vnode, target in sorted(hm.warm_wishes(state).items())
                 if state.instances[target] == worker
             )
-        return m.DesiredJob(spec=spec, instances=tuple(sorted(placed)), warm=warm)
+            checkpoint = self._copied_from(worker, epoch, hm.warm_wishes(state), state)
+        return m.DesiredJob(
+            spec=spec, instances=tuple(sorted(placed)), warm=warm, checkpoint=checkpoint
+        )
+
+    def _copied_from(
+        self,
+        worker: WorkerId,
+        epoch: Epoch,
+        moves: Mapping[Vnode, InstanceId],
+        state: hm.Handover,
+    ) -> tuple[Vnode, ...]:
+        """Vnodes owned on a worker that a target is about to copy: a fresh checkpoint saves it
+        the batches since the last."""
+        copying = []
+        for vnode, target in sorted(moves.items()):
+            reports = self.fleet.reports(state.job)
+            there = reports.get(state.instances[target])
+            copy = there.vnodes.get(vnode) if there is not None else None
+            new = copy is not None and copy.use is VnodeUse.COPYING and copy.copy_bytes == 0
+            if new and epoch.owner_worker(vnode) == worker:
+                copying.append(vnode)
+        return tuple(copying)
 
 
 def _sources(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:

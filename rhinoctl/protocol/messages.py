@@ -264,10 +264,17 @@ class WorkerReport(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchManifest(Message):
-    """Answer: `Done` with the newest complete checkpoint's manifest in the payload, or
-    `Refusal(NOT_FOUND)` if the vnode was never checkpointed. The checkpoint is leased."""
+    """Answer: `ManifestOf`. The checkpoint is leased until some time after the last chunk."""
 
     vnode: Vnode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestOf(Message):
+    """The newest complete checkpoint's manifest is the payload; it reaches up to `covers`. Without
+    a payload the vnode was never checkpointed here, and begins empty at `covers`."""
+
+    covers: BatchTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +370,7 @@ class BatchApplied(Message):
     size: int
     applied_at: float
     rss_bytes: int
-    dirty_bytes: Mapping[Vnode, int]
+    state_bytes: Mapping[Vnode, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

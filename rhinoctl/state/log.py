@@ -13,7 +13,7 @@ read. A segment without a readable record was never sealed, and promised nothing
 import json
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import xxhash
 
@@ -41,6 +41,17 @@ class Segment:
     size: int = 0
     puts: dict[PutKey, dict[Vnode, SlicePlace]] = field(default_factory=dict)
     record: DecisionRecord | None = None
+    whole: frozenset[Vnode] = frozenset()
+
+    def close(self, record: DecisionRecord) -> None:
+        """The record is here: from now on the segment says which vnodes it has everything of."""
+        self.record = record
+        expected: dict[Vnode, bool] = {}
+        for winner in record.winners:
+            held = self.puts.get((winner.channel, winner.task_attempt), {})
+            for name in winner.slices:
+                expected[name.vnode] = expected.get(name.vnode, True) and name.vnode in held
+        self.whole = frozenset(vnode for vnode, complete in expected.items() if complete)
 
 
 def segment_name(position: Position, attempt: Attempt, piece: int = 0) -> str:
@@ -129,7 +140,7 @@ class WorkerLog:
     def _seal(self, segment: Segment, record: DecisionRecord) -> None:
         self._append(segment, _RECORD, codec.dumps(record), ())
         self._disk.sync([segment.path])
-        segment.record = record
+        segment.close(record)
 
     def add_piece(
         self,
@@ -174,6 +185,23 @@ class WorkerLog:
                 return segment.record
         return None
 
+    def record_for(self, time: BatchTime, vnodes: frozenset[Vnode]) -> DecisionRecord:
+        """The record with the winners of some vnodes, from whichever segments have them."""
+        segments = [s for s in self._by_time[time] if s.record is not None]
+        winners: dict[PutKey, dict[Vnode, SliceName]] = {}
+        for segment in segments:
+            for winner in segment.record.winners if segment.record is not None else ():
+                held = winners.setdefault((winner.channel, winner.task_attempt), {})
+                held.update({n.vnode: n for n in winner.slices if n.vnode in vnodes})
+        assert segments[0].record is not None
+        return replace(
+            segments[0].record,
+            winners=tuple(
+                Winner(channel=c, task_attempt=t, slices=tuple(held[v] for v in sorted(held)))
+                for (c, t), held in sorted(winners.items())
+            ),
+        )
+
     def places(
         self, time: BatchTime, vnodes: frozenset[Vnode]
     ) -> list[tuple[str, Winner, tuple[SlicePlace, ...]]]:
@@ -202,16 +230,7 @@ class WorkerLog:
             return False
         if not record.rows.get(vnode, 0):
             return True
-        held = self.places(time, frozenset({vnode}))
-        expected = {
-            (winner.channel, name.vnode)
-            for segment in self._by_time[time]
-            if segment.record is not None
-            for winner in segment.record.winners
-            for name in winner.slices
-            if name.vnode == vnode
-        }
-        return bool(expected) and len(expected) == len(held)
+        return any(vnode in segment.whole for segment in self._by_time[time])
 
     def open_bytes(
         self, position: Position, attempt: Attempt, key: PutKey, vnode: Vnode
@@ -278,7 +297,7 @@ class WorkerLog:
 
 def _take_entry(segment: Segment, kind: int, meta: bytes, body: int) -> None:
     if kind == _RECORD:
-        segment.record = codec.loads(DecisionRecord, meta)
+        segment.close(codec.loads(DecisionRecord, meta))
         return
     image = json.loads(meta)
     held = segment.puts.setdefault((image["channel"], image["task"]), {})

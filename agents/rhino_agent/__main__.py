@@ -1,0 +1,100 @@
+"""The agent as a process: `python -m rhino_agent SETTINGS`."""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import pyarrow as pa
+
+from rhino_agent.agent import Agent
+from rhino_agent.launcher import ProcessLauncher
+from rhino_agent.ports import Ports, event
+from rhino_agent.settings import AgentSettings, read_settings
+from rhinoctl import limits
+from rhinoctl.errors import RhinoError
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.ports import Address
+from rhinoctl.state.disk import LocalDisk
+from rhinoctl.state.locks import AgentLock
+from rhinoctl.wire.clock import SystemClock
+from rhinoctl.wire.flight import FlightWire
+from rhinoctl.wire.secret import Secret
+
+
+class ReplicaDisk(LocalDisk):
+    """A local directory that knows its file system's free space."""
+
+    def free_bytes(self) -> int:
+        """Bytes free on the file system."""
+        return shutil.disk_usage(self.path_of(".")).free
+
+
+class Stop:
+    """Set by SIGTERM and SIGINT."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGINT, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def serve(settings: AgentSettings) -> None:
+    """Run until told to stop, or until the parent is gone; either ends the instances too.
+
+    An agent that is killed leaves them running, and its successor adopts them.
+    """
+    Path(settings.disk).mkdir(parents=True, exist_ok=True)
+    lock = AgentLock(f"{settings.disk}/agent.lock")
+    lock.acquire()
+    stop = Stop()
+    disk = ReplicaDisk(settings.disk)
+    incarnation = 1
+    if disk.size("incarnation.json") is not None:
+        incarnation = codec.loads(int, disk.read("incarnation.json")) + 1
+    disk.write_atomic("incarnation.json", codec.dumps(incarnation))
+    token = Secret(Path(settings.token_file).read_text().strip())
+    wire = FlightWire(listen=Address(settings.listen), token=token)
+    ports = Ports(
+        settings=settings,
+        clock=SystemClock(),
+        wire=wire,
+        disk=disk,
+        launcher=ProcessLauncher(),
+        incarnation=incarnation,
+    )
+    agent = Agent(ports, disk, pid=os.getpid())
+    event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
+    try:
+        while not stop.asked and _wanted(settings.parent):
+            agent.step(limits.AGENT_WAIT_S)
+        agent.stop_instances()
+    finally:
+        wire.close()
+        disk.close()
+        lock.release()
+
+
+def _wanted(parent: int) -> bool:
+    return parent == 0 or os.path.exists(f"/proc/{parent}")
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    pa.set_cpu_count(1)
+    try:
+        serve(read_settings(AgentSettings, argv[0]))
+    except RhinoError as fault:
+        logging.error("refused code=%s %s; %s", fault.code, fault.message, fault.remedy)
+        return int(fault.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
