@@ -24,6 +24,7 @@ from rhinoctl.operators.arrow_types import (
     array_of,
     comparable_type,
     from_comparable,
+    is_bytes,
     nulls_of,
     solid,
     to_comparable,
@@ -215,6 +216,7 @@ class Folds:
         self._owners = [a for a, f in zip(aggregates, folds, strict=True) for _ in f.slots]
         self.slots = [slot for fold in self.folds for slot in fold.slots]
         self.names = [f"__p{index}" for index in range(len(self.slots))]
+        self._holds_bytes = any(is_bytes(slot.type) for slot in self.slots)
 
     def lift(self, table: pa.Table) -> list[Column]:
         """The slots of single rows of the user's frame."""
@@ -229,7 +231,7 @@ class Folds:
 
         Raises SumOverflow, judged by the exact sum: Spark's own depends on the order of rows.
         """
-        if not table.num_rows:
+        if not table.num_rows or (self._holds_bytes and _distinct(table, keys)):
             return table
         checked = [at for at, slot in enumerate(self.slots) if slot.checked]
         exact = [at for at in checked if self._risky(table, at)]
@@ -294,6 +296,12 @@ class Folds:
     def _refuse_overflow(self, at: int, overflow: np.ndarray, keys: pa.Table) -> None:
         if overflow.any():
             raise SumOverflow(self._owners[at], keys.slice(int(overflow.argmax()), 1))
+
+
+def _distinct(table: pa.Table, keys: Sequence[str]) -> bool:
+    """Whether no two rows have equal keys: a tenth of what Arrow takes to fold padded values."""
+    groups = pa.TableGroupBy(table.select(keys), list(keys), use_threads=False).aggregate([])
+    return groups.num_rows == table.num_rows
 
 
 def _both_null(left: pa.Array, right: pa.Array) -> np.ndarray | None:

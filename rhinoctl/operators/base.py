@@ -56,37 +56,6 @@ class Applied:
     output_vnodes: dict[Vnode, int]
 
 
-class BoundOperator(ABC):
-    """An operator whose column types are known."""
-
-    wire_schema: pa.Schema
-    """What travels: `KEY_GROUP`, the key columns, partial results."""
-
-    result_schema: pa.Schema
-    """What the user's ``then`` sees."""
-
-    @abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """Everything that `bound_from_json` needs. Equal for equal behaviour and state layout, so
-        it is also the identity that is compared on a restart (invariant 11)."""
-
-    @abstractmethod
-    def pre_aggregate(self, table: pa.Table) -> pa.Table:
-        """Rows of a task, with the operator's columns and `KEY_GROUP`, to rows of `wire_schema`."""
-
-    @abstractmethod
-    def apply(self, slices: Sequence[Slice], stores: Mapping[Vnode, Store]) -> Applied:
-        """Apply the slices of one batch, in (channel, sequence) order; a vnode may have several.
-
-        Raises UnknownVnode for a slice without a store, IdentityChanged for one that is not in
-        `wire_schema`, ArithmeticOverflow; whatever it raises, no store has changed.
-        """
-
-    @abstractmethod
-    def scan(self, store: Store) -> Iterator[pa.RecordBatch]:
-        """The whole state of a vnode as rows of `result_schema`, in key order."""
-
-
 class Operator(ABC):
     """A stateful step as the job declares it: a frozen dataclass."""
 
@@ -116,5 +85,38 @@ class Operator(ABC):
         """The columns of the user's frame that the operator needs, keys first."""
 
     @abstractmethod
-    def bind(self, input_schema: pa.Schema) -> BoundOperator:
+    def bind(self, input_schema: pa.Schema) -> "BoundOperator":
         """Fix the types. Raises MissingColumn or UnsupportedOperator, which name the column."""
+
+
+class BoundOperator(ABC):
+    """An operator whose column types are known."""
+
+    operator: Operator
+
+    wire_schema: pa.Schema
+    """What travels: `KEY_GROUP`, the key columns, partial results."""
+
+    result_schema: pa.Schema
+    """What the user's ``then`` sees."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Everything that `bound_from_json` needs. Equal for equal behaviour and state layout, so
+        it is also the identity that is compared on a restart (invariant 11)."""
+
+    @abstractmethod
+    def pre_aggregate(self, table: pa.Table) -> pa.Table:
+        """Rows of a task, with the operator's columns and `KEY_GROUP`, to rows of `wire_schema`."""
+
+    @abstractmethod
+    def apply(self, slices: Sequence[Slice], stores: Mapping[Vnode, Store]) -> Applied:
+        """Apply the slices of one batch, in (channel, sequence) order; a vnode may have several.
+
+        Raises UnknownVnode for a slice without a store, IdentityChanged for one that is not in
+        `wire_schema`, ArithmeticOverflow; whatever it raises, no store has changed.
+        """
+
+    @abstractmethod
+    def scan(self, store: Store) -> Iterator[pa.RecordBatch]:
+        """The whole state of a vnode as rows of `result_schema`, in key order."""

@@ -76,14 +76,15 @@ class Rows:
         """Whether every row has been read whole."""
         return bool((self.at == self._offsets[1:]).all())
 
-    def part(self, number: int) -> pa.Array:
-        """The bytes of one part that was stepped over, as large_binary. Only after `at_end`."""
-        parts, rows = len(self._edges) - 1, len(self.at)
-        edges = np.empty((rows, parts + 1), np.int64)
+    def part(self, number: int, *, rows: np.ndarray, nulls: np.ndarray | None) -> pa.Array:
+        """The bytes of one part that was stepped over, as large_binary: of the given rows, null
+        where `nulls` (which may be out of range there). Only after `at_end`."""
+        parts = len(self._edges) - 1
+        edges = np.empty((len(self.at), parts + 1), np.int64)
         for column, edge in enumerate(self._edges):
             edges[:, column] = edge
         offsets = np.append(edges[:, :-1].reshape(-1), edges[-1:, -1])
         every = pa.Array.from_buffers(
-            pa.large_binary(), rows * parts, [None, pa.py_buffer(offsets), self._buffer]
+            pa.large_binary(), len(self.at) * parts, [None, pa.py_buffer(offsets), self._buffer]
         )
-        return every.take(pa.array(np.arange(number, rows * parts, parts)))
+        return every.take(pa.array(rows * parts + number, mask=nulls))

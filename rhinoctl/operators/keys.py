@@ -103,8 +103,8 @@ class KeyCodec:
             for index in stretch.columns:
                 columns[index] = _read_fixed(record, index, self.types[index])
         for index, (part, flag) in tails.items():
-            text = pc.replace_substring(rows.part(part), pattern=b"\0\xff", replacement=b"\0")
-            columns[index] = pc.if_else(pa.array(flag == 1), text, None)
+            text = rows.part(part, rows=np.arange(len(keys)), nulls=flag == 0)
+            columns[index] = pc.replace_substring(text, pattern=b"\0\xff", replacement=b"\0")
         return records[0]["group"].astype(np.int32), columns
 
 

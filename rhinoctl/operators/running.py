@@ -127,7 +127,7 @@ class BoundRunningAggregate(BoundOperator):
     """`types`: the canonical type of each of `operator.columns()`, null if it is only counted."""
 
     def __init__(self, operator: RunningAggregate, types: Mapping[str, pa.DataType]) -> None:
-        self.operator = operator
+        self.operator: RunningAggregate = operator
         self._types = dict(types)
         self._keys = list(operator.keys)
         key_types = [self._types[key] for key in self._keys]

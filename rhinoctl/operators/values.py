@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rhinoctl.errors import CorruptFile, NeedsRepair
 from rhinoctl.operators.arrow_types import (
@@ -77,9 +76,8 @@ class ValueCodec:
         records = rows.records(self._dtype)
         tails = [rows.skip(records[f"value{index}"].astype(np.int64)) for index in self._tails]
         _check(rows.at_end())
-        # One row of zeros more stands for every value that is absent.
-        place = None
-        if absent is not None:
+        place = np.arange(len(records))
+        if absent is not None:  # one row of zeros more stands for all of them
             place = np.where(absent, len(records), np.cumsum(~absent) - 1)
             records = np.append(records, np.zeros(1, self._dtype))[place]
         columns = []
@@ -87,10 +85,8 @@ class ValueCodec:
             bits = records["nulls"][:, index // 8] >> (index % 8) & 1
             nulls = bits != 0 if absent is None else (bits != 0) | absent
             if index in self._tails:
-                tail = rows.part(tails[self._tails.index(index)])
-                if place is not None:
-                    tail = tail.take(pa.array(place, mask=absent))
-                columns.append(pc.if_else(pa.array(~nulls), tail, None))
+                part = tails[self._tails.index(index)]
+                columns.append(rows.part(part, rows=place, nulls=nulls))
             else:
                 columns.append(array_of(records[f"value{index}"], nulls, held))
         return columns
