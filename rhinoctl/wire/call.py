@@ -1,7 +1,7 @@
 """One request at a time, for short-lived callers such as Spark tasks.
 
-Connections are kept for the process, since a Python worker of Spark runs task after task. They are
-not shared with a forked child: gRPC's threads do not exist there.
+Connections are kept for the process, since a Python worker of Spark runs task after task. A process
+may import this and fork, as Spark's daemon does; once it has called, its forks cannot (`forks`).
 """
 
 import os
@@ -48,7 +48,7 @@ class _Links:
 
 
 _links = _Links()
-_inherited: list[_Links] = []  # of the process that forked this one: closing them could hang
+_inherited: list[_Links] = []  # the parent's: letting them go would hang
 
 
 def call(

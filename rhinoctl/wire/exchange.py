@@ -15,7 +15,7 @@ from pyarrow import flight
 from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.messages import Message, decode
 from rhinoctl.protocol.ports import Address, Outcome
-from rhinoctl.wire import frames
+from rhinoctl.wire import forks, frames
 from rhinoctl.wire.bounds import WireBounds
 from rhinoctl.wire.secret import Secret
 
@@ -79,6 +79,8 @@ class Link:
         self, head: frames.Head, message: bytes, payload: Sequence[memoryview], timeout_s: float
     ) -> Answer:
         if self._client is None:
+            if forks.used_before_fork():
+                raise CallFailed(Outcome.NOT_DONE, forks.REFUSAL)
             self._client = flight.FlightClient(
                 self._address, generic_options=_options(self._bounds)
             )

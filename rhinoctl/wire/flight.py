@@ -42,6 +42,7 @@ class FlightWire:
         self._ledger = Ledger(self._inbox.post, bounds)
         self._peers: dict[Address, Peer] = {}
         self._lanes: dict[Address, int] = {}
+        self._closed = False
         self._listener = None if listen is None else Listener(listen, token, self._inbox, bounds)
 
     @property
@@ -64,7 +65,8 @@ class FlightWire:
         self, to: Address, message: Message, payload: Sequence[Buffer] = (), *, timeout_s: float
     ) -> int:
         try:
-            data, flat, why = encode(message), views(payload), ""
+            data, flat = encode(message), views(payload)
+            why = "closed" if self._closed else ""
         except _UNENCODABLE as fault:
             log.error("unencodable", extra={"kind": type(message).__name__}, exc_info=True)
             data, flat, why = b"", (), f"cannot be encoded: {fault}"
@@ -98,6 +100,7 @@ class FlightWire:
     def close(self) -> None:
         """Stop listening and sending, within about `bounds.close_s`. Requests that the loop has not
         taken are refused; those that it has not answered, and its own, end as UNKNOWN."""
+        self._closed = True
         end = monotonic() + self._bounds.close_s
         self._inbox.close()
         threads = [thread for peer in self._peers.values() for thread in peer.stop()]

@@ -40,6 +40,12 @@ class Slot:
     answer: Answer | None = None
     answered: threading.Event = field(default_factory=threading.Event)
 
+    def refuse(self) -> None:
+        """Answer for a loop that will not take it any more."""
+        self.over = True
+        self.answer = refusal(self.message, RefusalCode.FAULT, "closing")
+        self.answered.set()
+
 
 class Inbox:
     """Requests that wait for a loop or for its answer, and news for the loop, within bounds."""
@@ -57,11 +63,12 @@ class Inbox:
 
     # --- Flight's threads ---------------------------------------------------------------------
 
-    def admit(self, size: int, deadline: float) -> bool:
-        """Whether a request with so much payload may be read; waits for room until `deadline`."""
+    def admit(self, size: int, deadline: float) -> RefusalCode | None:
+        """Why a request with so much payload may not be read, or None; waits for room until
+        `deadline`."""
         with self._room:
             if self._requests >= self._bounds.inbox_max:
-                return False
+                return RefusalCode.BUSY
             fits = self._room.wait_for(
                 lambda: (
                     self._closed
@@ -70,11 +77,13 @@ class Inbox:
                 ),
                 timeout=max(0.0, deadline - monotonic()),
             )
-            if not fits or self._closed:
-                return False
+            if self._closed:
+                return RefusalCode.FAULT
+            if not fits:
+                return RefusalCode.BUSY
             self._requests += 1
             self._bytes += size
-            return True
+            return None
 
     def release(self, size: int) -> None:
         """Give back what `admit` gave."""
@@ -84,12 +93,15 @@ class Inbox:
             self._room.notify_all()
 
     def offer(self, head: Head, message: Message, payload: Sequence[memoryview]) -> Slot | None:
-        """Hand a request to the loop; None if the wire is closed or the request too late."""
+        """Hand a request to the loop; None if it has been overtaken (invariant 3)."""
         with self._room:
-            if self._closed or not self._in_place(head):
-                return None
             handle = next(self._handles)
             slot = Slot(handle, message, payload)
+            if self._closed:
+                slot.refuse()
+                return slot
+            if not self._in_place(head):
+                return None
             self._slots[handle] = slot
             self._queue.put(slot)
             return slot
@@ -151,10 +163,10 @@ class Inbox:
             self._closed = True
             self._room.notify_all()
             for slot in self._slots.values():
-                if not slot.taken:
-                    slot.over = True
-                    slot.answer = refusal(slot.message, RefusalCode.FAULT, "closing")
-                slot.answered.set()
+                if slot.taken:
+                    slot.answered.set()
+                else:
+                    slot.refuse()
             self._slots.clear()
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from rhinoctl.errors import UsageError
 from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.messages import Header, Message, RefusalCode, decode
 from rhinoctl.protocol.ports import Address
-from rhinoctl.wire import frames
+from rhinoctl.wire import forks, frames
 from rhinoctl.wire.bounds import WireBounds
 from rhinoctl.wire.inbox import Answer, Inbox, refusal
 from rhinoctl.wire.listen import TcpPlace, claimed, place_of, port_in_use
@@ -55,9 +56,10 @@ class Handlers(flight.FlightServerBase):  # type: ignore[misc]
             return
         patience_s = min(head.timeout_ms / 1000, self._bounds.answer_s)
         deadline = monotonic() + patience_s
-        if not self._inbox.admit(head.total, deadline):
+        why = self._inbox.admit(head.total, deadline)
+        if why is not None:
             _drain(reader)
-            _send(writer, refusal(message, RefusalCode.BUSY, "no room for the request"))
+            _send(writer, refusal(message, why, "no room for the request, or closing"))
             return
         try:
             for chunk in frames.chunks(reader):
@@ -96,6 +98,8 @@ class Listener:
     def __init__(self, listen: Address, token: Secret, inbox: Inbox, bounds: WireBounds) -> None:
         """Raises PortInUse, UsageError and UnwritableDirectory."""
         place = place_of(listen)
+        if forks.used_before_fork():
+            raise UsageError(forks.REFUSAL, remedy="Start the process with spawn or exec.")
         with claimed(place):
             try:
                 self._server = Handlers(place.address(), token, inbox, bounds)
