@@ -1,0 +1,254 @@
+"""The controller's store in SQLite: what `write` returned for is durable.
+
+One table of keys and values. The database is locked by `DatabaseLock` in a file beside it: SQLite
+alone would let a second controller write between our writes.
+"""
+
+import errno
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+from rhinoctl.errors import CorruptFile, ForeignManifest
+from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.state.disk import copy_file
+from rhinoctl.state.locks import DatabaseLock
+
+APPLICATION_ID = 0x52484E4F
+"""“RHNO” in SQLite's header: a database with another number is somebody else's."""
+
+FORMAT_VERSION = 1
+IMAGE = "store.db"
+"""The one file of a checkpoint."""
+
+KEYS_PER_SELECT = 500
+"""Fewer than the parameters that any build of SQLite takes."""
+
+
+_REFUSED = tuple(
+    f"SQLITE_{name}" for name in ("IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PERM")
+)
+
+
+class SqliteStore:
+    """The Store port over one SQLite file, for a single process.
+
+    Raises AlreadyRunning if another process has it open, UnwritableDirectory, CorruptFile, and
+    ForeignManifest for a database that another program or a newer version wrote. A full disk is
+    OSError (ENOSPC) and leaves the store as it was. A closed store raises ValueError. Use from one
+    thread at a time.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
+        self._errors = _SqliteErrors(self.path)
+        self._open: sqlite3.Connection | None = None
+        self._lock = DatabaseLock(self.path + ".lock")
+        self._lock.acquire()
+        try:
+            with self._errors:
+                if not os.path.lexists(self.path):
+                    _create(self.path)
+                self._open = _connection(self.path)
+                self._check(self._open)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def restore(cls, path: str, checkpoint: str) -> "SqliteStore":
+        """A store at a new path with the entries of a checkpoint, which stays as it is."""
+        copy_file(os.path.join(checkpoint, IMAGE), os.path.abspath(path))
+        return cls(path)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: dict[bytes, bytes] = {}
+        connection = self._connection
+        with self._errors:
+            for start in range(0, len(keys), KEYS_PER_SELECT):
+                some = keys[start : start + KEYS_PER_SELECT]
+                marks = ",".join("?" * len(some))
+                found.update(
+                    connection.execute(f"SELECT k, v FROM entries WHERE k IN ({marks})", some)
+                )
+        return [found.get(key) for key in keys]
+
+    def write(self, batch: WriteBatch) -> None:
+        """Apply a batch atomically and durably."""
+        connection = self._connection
+        if len(batch.keys) != len(batch.values):
+            raise ValueError(f"{len(batch.keys)} keys but {len(batch.values)} values")
+        with self._errors, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                "DELETE FROM entries WHERE k >= ? AND k < ?", batch.delete_ranges
+            )
+            connection.executemany(
+                "DELETE FROM entries WHERE k = ?", ((key,) for key in batch.deletes)
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO entries VALUES (?, ?)",
+                zip(batch.keys, batch.values, strict=True),
+            )
+
+    def scan(self, lo: bytes = b"", hi: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with lo <= key < hi as of now, in key order; dies with the store."""
+        _ = self._connection
+        with self._errors:
+            cursor = _Cursor(_connection(self.path), lo, hi, self._errors)
+        self._cursors.add(cursor)
+        return cursor
+
+    def flush(self) -> None:
+        """Nothing to do: what is written is durable."""
+        _ = self._connection
+
+    def checkpoint(self, directory: str) -> None:
+        """An image in a new directory, durable on return."""
+        connection = self._connection
+        os.makedirs(os.path.dirname(os.path.abspath(directory)), exist_ok=True)
+        os.mkdir(directory)
+        image = sqlite3.connect(os.path.join(directory, IMAGE))
+        try:
+            with self._errors:
+                connection.backup(image)
+                image.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            image.close()
+        for path in (os.path.join(directory, IMAGE), directory, os.path.dirname(directory) or "."):
+            _sync(path)
+
+    def close(self) -> None:
+        """Release the file and its lock. Idempotent."""
+        for cursor in list(self._cursors):
+            cursor.close()
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+        self._lock.release()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise ValueError(f"the store {self.path} is closed")
+        return self._open
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        if os.stat(self.path).st_size == 0:
+            raise sqlite3.DatabaseError("the file is empty")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if (application, version) != (APPLICATION_ID, FORMAT_VERSION):
+            raise ForeignManifest(
+                f"{self.path} is not this version's: application {application:#x}, format"
+                f" {version}; expected {APPLICATION_ID:#x}, format {FORMAT_VERSION}",
+                remedy="name another directory, or use the version of rhinoctl that wrote it",
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+
+class _Cursor(Iterator[tuple[bytes, bytes]]):
+    """A scan on a connection of its own: a read transaction sees one moment."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, lo: bytes, hi: bytes | None, errors: "_SqliteErrors"
+    ) -> None:
+        self._connection: sqlite3.Connection | None = connection
+        self._errors = errors
+        self._ended = False
+        connection.execute("BEGIN")
+        self._rows = connection.execute(
+            "SELECT k, v FROM entries WHERE k >= ? AND (? IS NULL OR k < ?) ORDER BY k",
+            (lo, hi, hi),
+        )
+        self._first: tuple[bytes, bytes] | None = self._rows.fetchone()  # the snapshot begins here
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._connection is None:
+            if self._ended:
+                raise StopIteration
+            raise ValueError("the scan was closed")
+        with self._errors:
+            row, self._first = self._first, self._rows.fetchone()
+        if row is not None:
+            return row
+        self._ended = True
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._rows.close()
+            connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _SqliteErrors:
+    """Turns SQLite's errors into ours."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
+            return  # the other classes are mistakes of the caller
+        name = str(getattr(error, "sqlite_errorname", ""))
+        if name.startswith("SQLITE_FULL"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path) from error
+        if name.startswith(_REFUSED):
+            raise OSError(errno.EIO, f"{name}: {error}", self._path) from error
+        raise CorruptFile(
+            f"{self._path}: {error}",
+            remedy="restore it from a checkpoint of the controller, or start a new cluster",
+        ) from error
+
+
+def _connection(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _create(path: str) -> None:
+    """An empty database, under its name only once it is whole: an empty file is a lost one."""
+    making = path + ".new"
+    if os.path.lexists(making):
+        os.unlink(making)
+    connection = _connection(making)
+    try:
+        connection.executescript(
+            "BEGIN IMMEDIATE;"
+            "CREATE TABLE entries (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID;"
+            f"PRAGMA application_id = {APPLICATION_ID};"
+            f"PRAGMA user_version = {FORMAT_VERSION};"
+            "COMMIT;"
+        )
+    finally:
+        connection.close()
+    os.replace(making, path)
+    _sync(os.path.dirname(path))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
