@@ -1,0 +1,1 @@
+"""What rhinoctl knows of a cluster on this machine: one file in the cluster's directory."""

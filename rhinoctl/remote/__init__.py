@@ -1,0 +1,1 @@
+"""Where processes are started and ended: on this machine, and over SSH."""
