@@ -1,0 +1,321 @@
+"""The main job on an embedded cluster: run it, move its state meanwhile, compare the result.
+
+Everything that is started ends with us: the job's stdin is our lifeline to it, the controller and
+the agents watch our process, and an orderly end, Ctrl-C and SIGTERM included, ends them itself.
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rhinoctl.control.client import ERRORS, ControlClient
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    NotRunning,
+    OperationAborted,
+    ResultMismatch,
+    RhinoError,
+    UnknownJob,
+    UsageError,
+)
+from rhinoctl.ids import JobName, OpId, Vnode
+from rhinoctl.ops import local, prerequisites
+from rhinoctl.ops.demo_moves import INSTANCES_FIRST, Moves
+from rhinoctl.ops.demo_tally import Frame, Latency, Result, Tally, Verdict
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.handover import Kind
+from rhinoctl.protocol.views import InstanceView, OperationView
+from rhinoctl.remote.child import Child
+from rhinoctl.remote.local import Processes
+
+JOB = JobName("demo")
+QUERIES = ("counts",)
+KEYS = 100_000
+VNODES = 64
+SEED = 42
+
+LOOK_S = 0.25
+"""Between two looks at the cluster: a handover's phases are seen as they happen."""
+
+SILENCE_S = 180.0
+"""The longest between two events of the job: Spark starts, or the result is compared."""
+
+AFTER_S = 20.0
+"""What a step that still runs when the job is done may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoRequest:
+    """What is run: `state_mb` is filled in before the clock starts, then `rate` rows a second come
+    for `seconds`. With `keep` the directory stays."""
+
+    query: str
+    seconds: float
+    rate: int
+    workers: int
+    state_mb: int
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoHandover:
+    """A handover or rescale of the demo."""
+
+    id: OpId
+    kind: Kind
+    vnodes: tuple[Vnode, ...]
+    pause_ms: float | None
+    total_ms: float | None
+    bytes_moved: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """The one object that `rhinoctl demo --json` ends with."""
+
+    query: str
+    batches: int
+    rows_in: int
+    rows_out: int
+    latency_ms: Latency
+    handovers: tuple[DemoHandover, ...]
+    oracle: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOutcome:
+    """The result, the operations in full, what went wrong, and the directory if it was kept."""
+
+    result: DemoResult
+    operations: tuple[OperationView, ...]
+    faults: tuple[str, ...]
+    directory: str | None
+
+    @property
+    def error(self) -> RhinoError | None:
+        """How the command ends, if not well."""
+        oracle = self.result.oracle
+        if not oracle.equal:
+            return ResultMismatch(
+                f"the result differs from Spark's: {oracle.missing} rows missing,"
+                f" {oracle.extra} too many, of {oracle.rows}",
+                remedy="run it again with --keep and report it with the directory",
+            )
+        if self.faults:
+            remedy = "run it again with --keep, and look into the logs in its directory"
+            return OperationAborted("; ".join(self.faults), remedy=remedy)
+        return None
+
+
+def run_demo(
+    request: DemoRequest, *, say: Callable[[str], None], show: Callable[[Frame], None]
+) -> DemoOutcome:
+    """Run the demo to its verdict. Nothing that it started is left afterwards, however it ends.
+
+    Raises MissingJava and UnsupportedSpark before anything is started, what bringing up a cluster
+    raises, and the error that the job tells. After an error the directory, with its logs, stays.
+    """
+    if request.query not in QUERIES:
+        remedy = f"choose one of: {', '.join(QUERIES)}"
+        raise UsageError(f"there is no query {request.query!r}", remedy=remedy)
+    prerequisites.check_java()
+    prerequisites.check_spark()
+    directory = Path(tempfile.mkdtemp(prefix="rhinoctl-demo-"))
+    finished = False
+    try:
+        with _ending_in_order(), ExitStack() as stack:
+            processes = Processes()
+            cluster = directory / "cluster"
+            stack.callback(_down, cluster, processes)
+            up = local.UpRequest(directory=cluster, workers=request.workers, parent=os.getpid())
+            view = local.up(up, say, processes)
+            token_file = str(cluster / "token")
+            client = stack.enter_context(ControlClient(view.controller, token_file))
+            settings = _write_settings(directory, request, view.controller, token_file)
+            log = directory / "job.log"
+            child = stack.enter_context(Child("rhinoctl.spark.demo", str(settings), log=log))
+            moves = Moves(client, JOB)
+            result = _follow(request, child, moves, show, log)
+            finished = True
+    finally:
+        if finished and not request.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            say(f"the demo's directory is kept: {directory}")
+    return DemoOutcome(
+        result=_result_of(request, result, moves.begun),
+        operations=tuple(moves.begun),
+        faults=tuple(moves.faults),
+        directory=str(directory) if request.keep else None,
+    )
+
+
+def _write_settings(
+    directory: Path, request: DemoRequest, controller: str, token_file: str
+) -> Path:
+    """What `rhinoctl.spark.demo` is started with."""
+    path = directory / "job.json"
+    settings = {
+        "job": JOB,
+        "controller": controller,
+        "token_file": token_file,
+        "directory": str(directory / "job"),
+        "query": request.query,
+        "rate": request.rate,
+        "seconds": request.seconds,
+        "state_mb": request.state_mb,
+        "keys": KEYS,
+        "instances": INSTANCES_FIRST,
+        "vnodes": VNODES,
+        "seed": SEED,
+    }
+    (directory / "job").mkdir()
+    path.write_bytes(codec.dumps(settings))
+    return path
+
+
+def _follow(
+    request: DemoRequest, child: Child, moves: Moves, show: Callable[[Frame], None], log: Path
+) -> Result:
+    """Take the job's events and advance the moves until both are done; returns the job's result."""
+    tally = Tally()
+    heard_at = looked_at = time.monotonic()
+    done_at: float | None = None
+    instances: tuple[InstanceView, ...] = ()
+    while True:
+        event = _next_event(child, tally, done_at is not None, log)
+        now = time.monotonic()
+        if event is not None:
+            tally.take(event, now)
+            heard_at = now
+        if tally.fault is not None:
+            kind = ERRORS.get(tally.fault.code, RhinoError)
+            raise kind(tally.fault.message, remedy=tally.fault.remedy)
+        if tally.result is not None and done_at is None:
+            done_at = now
+        if done_at is None and now - heard_at > SILENCE_S:
+            raise DeadlineExceeded(
+                f"the job has said nothing for {SILENCE_S:.0f} s", remedy=f"see its log: {log}"
+            )
+        if now - looked_at < LOOK_S and done_at is None:
+            continue
+        looked_at = now
+        passed = tally.passed_s(now)
+        if passed is not None:
+            moves.advance(passed / request.seconds if done_at is None else 0.0)
+        instances = _instances(moves.client, tally.started) or instances
+        show(_frame(request, tally, moves, instances, now))
+        late = done_at is not None and now - done_at > AFTER_S
+        if tally.result is not None and (late or not moves.running):
+            moves.finish()
+            return tally.result
+
+
+def _next_event(child: Child, tally: Tally, done: bool, log: Path) -> dict[str, Any] | None:
+    """An event, or None if there is none in time. Raises RhinoError if the job ended before its
+    result."""
+    if done:
+        time.sleep(LOOK_S)
+        return None
+    try:
+        event = child.event(LOOK_S)
+        if event is None and child.returncode(0.0) is not None:
+            event = child.event(LOOK_S)  # its last words, while the JVM still holds the pipe
+            ended = event is None
+        else:
+            ended = False
+    except EOFError:
+        event, ended = None, True
+    if ended:
+        code = child.returncode(LOOK_S)
+        raise RhinoError(
+            f"the job ended without a result while {tally.stage} (exit code {code})",
+            remedy=f"see its log: {log}",
+        )
+    return event
+
+
+def _instances(client: ControlClient, started: bool) -> tuple[InstanceView, ...]:
+    """Where the vnodes live now; nothing while the controller does not say."""
+    if not started:
+        return ()
+    try:
+        return client.job(JOB).instances
+    except (UnknownJob, NotRunning, DeadlineExceeded):
+        return ()
+
+
+def _frame(
+    request: DemoRequest,
+    tally: Tally,
+    moves: Moves,
+    instances: tuple[InstanceView, ...],
+    now: float,
+) -> Frame:
+    return Frame(
+        stage=tally.stage,
+        passed_s=tally.passed_s(now),
+        seconds=request.seconds,
+        preloading=tally.preloading,
+        rows_per_s=tally.rows_per_s(now),
+        rows_in=tally.rows_in,
+        last=tally.last,
+        instances=instances,
+        operations=tuple(moves.begun),
+    )
+
+
+def _result_of(request: DemoRequest, result: Result, operations: list[OperationView]) -> DemoResult:
+    return DemoResult(
+        query=request.query,
+        batches=result.batches,
+        rows_in=result.rows_in,
+        rows_out=result.rows_out,
+        latency_ms=result.latency_ms,
+        handovers=tuple(
+            DemoHandover(
+                id=view.id,
+                kind=view.kind,
+                vnodes=tuple(sorted(view.moves)),
+                pause_ms=view.pause_ms,
+                total_ms=view.total_ms,
+                bytes_moved=view.bytes_moved,
+                state_bytes=view.state_bytes,
+            )
+            for view in operations
+        ),
+        oracle=result.oracle,
+    )
+
+
+def _down(directory: Path, processes: Processes) -> None:
+    """End the cluster, unless it never came to be."""
+    if (directory / "cluster.json").exists():
+        local.down(directory, lambda _: None, processes)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an orderly end; a further signal does not cut that short."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
