@@ -1,0 +1,68 @@
+"""``rhinoctl job``: the jobs that a cluster knows."""
+
+from typing import Annotated
+
+import typer
+
+from rhinoctl.cli.options import Cluster, JobArgument, Json, confirm, ends, group
+from rhinoctl.errors import Exit
+from rhinoctl.ops import jobs as ops
+from rhinoctl.render import tables
+from rhinoctl.render.output import emit
+
+app = group("Show, bind and delete jobs.")
+
+
+@app.command("list", **ends("rhinoctl job list", Exit.REFUSED, refused="no controller answers"))
+def list_(cluster: Cluster = None, as_json: Json = False) -> int:
+    """Show all jobs."""
+    emit(ops.list_jobs(cluster), as_json, tables.job_list_table)
+    return Exit.DONE
+
+
+@app.command(**ends("rhinoctl job show clicks", Exit.REFUSED, refused="unknown job"))
+def show(job: JobArgument, cluster: Cluster = None, as_json: Json = False) -> int:
+    """Show a job, its instances and where its vnodes live."""
+    emit(ops.show_job(cluster, job), as_json, tables.job_table)
+    return Exit.DONE
+
+
+@app.command(
+    **ends("rhinoctl job bind clicks --new-stream", Exit.REFUSED, refused="unknown job; it runs")
+)
+def bind(
+    job: JobArgument,
+    new_stream: Annotated[
+        bool,
+        typer.Option(
+            "--new-stream",
+            help="Accept the next run as a new stream: batch ids start at 0 again, state stays.",
+        ),
+    ] = False,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> int:
+    """Accept another identity of the query.
+
+    It is needed when Spark's checkpoint was lost or replaced: without it such a run is refused,
+    because its batches could not be told from those that were applied already.
+    """
+    done = ops.bind_job(cluster, job, new_stream=new_stream)
+    emit(done, as_json, tables.acknowledged_text)
+    return Exit.DONE
+
+
+@app.command(
+    **ends("rhinoctl job delete clicks --yes", Exit.REFUSED, Exit.BUSY, refused="unknown job")
+)
+def delete(
+    job: JobArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> int:
+    """Forget a job that does not run, and remove its state."""
+    ops.show_job(cluster, job)
+    confirm(f"Delete job {job} and all its state?", yes=yes)
+    emit(ops.delete_job(cluster, job), as_json, tables.acknowledged_text)
+    return Exit.DONE

@@ -1,0 +1,70 @@
+"""``rhinoctl local``: a cluster of processes on this machine."""
+
+from typing import Annotated
+
+import typer
+
+from rhinoctl.cli.options import Directory, Json, ends, group
+from rhinoctl.errors import Exit
+from rhinoctl.ops import local as ops
+from rhinoctl.render import tables
+from rhinoctl.render.output import emit, say
+
+app = group("Bring up and end a cluster on this machine.")
+
+
+def _count(what: str, least: int, most: int, text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        what, min=least, max=most, metavar="N", help=text, show_default=False
+    )
+    return option
+
+
+REFUSED = "it runs already; directory or port refused"
+
+
+@app.command(**ends("rhinoctl local up --workers 3", Exit.REFUSED, Exit.BUSY, refused=REFUSED))
+def up(
+    workers: Annotated[
+        int | None,
+        _count("--workers", 1, ops.WORKERS_MAX, "How many workers. Default: 3, or as before."),
+    ] = None,
+    port: Annotated[
+        int | None, _count("--port", 1, 65535, "Serve on this port of 127.0.0.1.")
+    ] = None,
+    cache_mb: Annotated[
+        int | None, _count("--cache-mb", 1, 1 << 20, "Read cache of an instance. Default: 64.")
+    ] = None,
+    buffer_mb: Annotated[
+        int | None, _count("--buffer-mb", 1, 1 << 20, "Write buffers of an instance. Default: 64.")
+    ] = None,
+    cluster: Directory = None,
+    as_json: Json = False,
+) -> int:
+    """Start the cluster, or what is missing of it."""
+    request = ops.UpRequest(
+        directory=ops.directory_of(cluster),
+        workers=workers,
+        port=port,
+        cache_mb=cache_mb,
+        buffer_mb=buffer_mb,
+    )
+    emit(ops.up(request, say), as_json, tables.local_table)
+    return Exit.DONE
+
+
+@app.command(**ends("rhinoctl local down", Exit.REFUSED, Exit.BUSY, refused="no cluster there"))
+def down(cluster: Directory = None, as_json: Json = False) -> int:
+    """End the cluster's processes, and no others; its state stays."""
+    emit(ops.down(ops.directory_of(cluster), say), as_json, tables.local_table)
+    return Exit.DONE
+
+
+@app.command(
+    **ends("rhinoctl local status", Exit.REFUSED, Exit.DEGRADED, refused="nothing of it runs")
+)
+def status(cluster: Directory = None, as_json: Json = False) -> int:
+    """Show the cluster's processes and where their logs are."""
+    view = ops.status(ops.directory_of(cluster))
+    emit(view, as_json, tables.local_table)
+    return ops.exit_of_local(view)

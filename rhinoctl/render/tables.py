@@ -1,0 +1,298 @@
+"""Tables of what the API and the operations return."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rhinoctl.ids import InstanceId, Vnode
+from rhinoctl.ops.cluster import Versions
+from rhinoctl.ops.local import LocalView
+from rhinoctl.ops.vnodes import format_vnodes
+from rhinoctl.protocol.handover import ENDED, Phase
+from rhinoctl.protocol.views import (
+    Acknowledged,
+    Finding,
+    Health,
+    JobList,
+    JobView,
+    OperationList,
+    OperationView,
+    StatusView,
+    WorkerView,
+)
+from rhinoctl.render.units import ago, counted, milliseconds, size
+
+STYLES = {
+    Health.OK: "green",
+    Health.DEGRADED: "yellow",
+    Health.DOWN: "red",
+    Phase.COMPLETE: "green",
+    Phase.ABORTED: "yellow",
+}
+
+
+def columns(*names: str) -> Table:
+    """A table without lines; a name that ends in ``>`` is of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        numeric = name.endswith(">")
+        table.add_column(name.rstrip(">"), justify="right" if numeric else "left", overflow="fold")
+    return table
+
+
+def coloured(value: Health | Phase) -> Text:
+    """A state, in its colour where there are colours."""
+    return Text(value.value, STYLES.get(value, "cyan"))
+
+
+def facts(pairs: Mapping[str, str]) -> Table:
+    """Names and values, one a line."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in pairs.items():
+        table.add_row(Text(name, "bold"), Text(value))
+    return table
+
+
+def spaced(parts: Iterable[RenderableType | None]) -> Group:
+    """The parts that there are, with an empty line between them."""
+    there = [part for part in parts if part is not None]
+    return Group(*[each for part in there for each in (Text(), part)][1:])
+
+
+# --- the cluster ---------------------------------------------------------------------------------
+
+
+def status_table(status: StatusView) -> RenderableType:
+    """Workers, jobs, what runs, and what is wrong with what to type next."""
+    title = Text.assemble(f"cluster {status.cluster}: ", coloured(status.health))
+    return spaced(
+        [
+            title,
+            _workers(status.workers),
+            job_list_table(JobList(jobs=status.jobs)) if status.jobs else Text("no jobs"),
+            _operations(status.operations) if status.operations else None,
+            _findings(status.findings) if status.findings else None,
+        ]
+    )
+
+
+def _workers(workers: Sequence[WorkerView]) -> Table:
+    table = columns("WORKER", "HEALTH", "SEEN", "PID>", "INSTANCES>", "VNODES>", "LOG>", "FREE>")
+    for worker in workers:
+        table.add_row(
+            worker.id,
+            coloured(worker.health),
+            ago(worker.seen_s),
+            str(worker.pid or "-"),
+            str(worker.instances),
+            str(worker.vnodes_owned),
+            size(worker.log_bytes),
+            size(worker.free_bytes),
+        )
+    return table
+
+
+def _findings(findings: Sequence[Finding]) -> Group:
+    lines = []
+    for finding in findings:
+        lines.append(Text.assemble(("finding: ", "yellow"), finding.what))
+        lines.append(Text(f"    try: {finding.remedy}"))
+    return Group(*lines)
+
+
+def local_table(view: LocalView) -> RenderableType:
+    """The processes of a local cluster."""
+    table = columns("PROCESS", "STATE", "PID>", "LOG")
+    for process in view.processes:
+        state = Text("running", "green") if process.alive else Text("not running", "red")
+        table.add_row(process.name, state, str(process.pid or "-"), process.log)
+    done = {"started": view.started, "ended": view.ended}
+    title = Text.assemble(f"cluster {view.cluster}: ", coloured(view.health))
+    return spaced(
+        [
+            Group(
+                title,
+                facts(
+                    {
+                        "directory": view.directory,
+                        "controller": view.controller,
+                        **{name: ", ".join(what) for name, what in done.items() if what},
+                    }
+                ),
+            ),
+            table,
+        ]
+    )
+
+
+def versions_table(versions: Versions) -> RenderableType:
+    """What is installed."""
+    return facts(
+        {
+            "rhinoctl": versions.rhinoctl,
+            "python": versions.python,
+            "pyspark": versions.pyspark or "not installed: pip install 'rhinoctl[spark]'",
+        }
+    )
+
+
+def acknowledged_text(done: Acknowledged) -> RenderableType:
+    """What was done."""
+    return Text(done.detail)
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+def job_list_table(jobs: JobList) -> RenderableType:
+    """One line a job."""
+    if not jobs.jobs:
+        return Text("no jobs")
+    names = ("JOB", "QUERY", "OPERATOR", "INSTANCES>", "VNODES>", "STATE>", "EPOCH>", "BATCH>")
+    table = columns(*names, "OPERATION")
+    for job in jobs.jobs:
+        table.add_row(
+            job.name,
+            _query(job),
+            job.operator,
+            str(len(job.instances)),
+            str(job.vnodes),
+            size(sum(instance.state_bytes for instance in job.instances)),
+            str(job.epoch),
+            str(job.batch or "-"),
+            job.operation or "-",
+        )
+    return table
+
+
+def job_table(job: JobView) -> RenderableType:
+    """A job, its instances, and which workers hold further copies."""
+    copies = {f"copies on {w}": format_vnodes(held) for w, held in _copies(job).items()}
+    return spaced(
+        [
+            facts(
+                {
+                    "job": f"{job.name} ({job.uid})",
+                    "operator": job.operator,
+                    "query": f"{_query(job)}, session {job.session}, id {job.query_id or '-'}",
+                    "vnodes": f"{job.vnodes}, with {counted(job.replication, 'further copy')}"
+                    if job.replication == 1
+                    else f"{job.vnodes}, with {job.replication} further copies",
+                    "epoch": str(job.epoch),
+                    "last batch": f"{job.batch or '-'} (generation/batch)",
+                    "operation": job.operation or "-",
+                    **copies,
+                }
+            ),
+            _instances(job),
+        ]
+    )
+
+
+def _query(job: JobView) -> str:
+    return "live" if job.live else "not running"
+
+
+def _instances(job: JobView) -> Table:
+    table = columns("INSTANCE", "WORKER", "READY", "PID>", "MEMORY>", "STATE>", "APPLIED>")
+    table.add_column("VNODES", overflow="fold")
+    for instance in job.instances:
+        table.add_row(
+            instance.id,
+            instance.worker,
+            Text("yes", "green") if instance.ready else Text("no", "red"),
+            str(instance.pid or "-"),
+            size(instance.rss_bytes),
+            size(instance.state_bytes),
+            str(instance.applied or "-"),
+            format_vnodes(instance.vnodes),
+        )
+    return table
+
+
+def _copies(job: JobView) -> dict[str, list[Vnode]]:
+    held: dict[str, list[Vnode]] = {}
+    for vnode, workers in job.members.items():
+        for worker in workers:
+            held.setdefault(worker, []).append(vnode)
+    return dict(sorted(held.items()))
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+def operation_list_table(operations: OperationList) -> RenderableType:
+    """One line an operation, the newest first."""
+    return _operations(operations.operations) if operations.operations else Text("no operations")
+
+
+def _operations(operations: Sequence[OperationView]) -> Table:
+    names = ("OPERATION", "JOB", "KIND", "PHASE", "VNODES>", "MOVED>", "PAUSE>", "TOTAL>")
+    table = columns(*names, "PROGRESS")
+    for view in operations:
+        table.add_row(
+            view.id,
+            view.job,
+            view.kind.value,
+            coloured(view.phase),
+            str(len(view.moves)),
+            size(view.bytes_moved),
+            milliseconds(view.pause_ms),
+            milliseconds(view.total_ms),
+            view.reason or view.progress or "-",
+        )
+    return table
+
+
+def operation_table(view: OperationView) -> RenderableType:
+    """One operation: which vnodes go where, how long each phase took, what it cost."""
+    if not view.moves:
+        return Text("nothing to do: the vnodes are there already")
+    phases = ", ".join(f"{name} {milliseconds(ms)}" for name, ms in phase_times(view).items())
+    return spaced(
+        [
+            Text.assemble(
+                f"{view.kind.value} {view.id or '(a plan only)'} of job {view.job}: ",
+                coloured(view.phase),
+            ),
+            facts(
+                {
+                    "phases": phases or "-",
+                    "pause": milliseconds(view.pause_ms),
+                    "total": milliseconds(view.total_ms),
+                    "moved": f"{size(view.bytes_moved)} of {size(view.state_bytes)} of state",
+                    "marker": str(view.marker or "-"),
+                    **({"reason": view.reason} if view.reason else {}),
+                }
+            ),
+            _moves(view),
+        ]
+    )
+
+
+def plan_table(view: OperationView) -> RenderableType:
+    """What a dry run found."""
+    if not view.moves:
+        return operation_table(view)
+    lines = f"{counted(len(view.moves), 'vnode')} with {size(view.state_bytes)} of state would move"
+    return spaced([Text(f"{view.kind.value} of job {view.job}: {lines}"), _moves(view)])
+
+
+def phase_times(view: OperationView) -> dict[str, float]:
+    """How long each phase lasted, in milliseconds; the present or last one has no length."""
+    entered = sorted(view.times.items(), key=lambda item: item[1])
+    last = {phase.value for phase in ENDED}
+    return {a: (end - begin) * 1000 for (a, begin), (_, end) in pairwise(entered) if a not in last}
+
+
+def _moves(view: OperationView) -> Table:
+    table = columns("FROM", "TO", "VNODES")
+    routes: dict[tuple[InstanceId | None, InstanceId], list[Vnode]] = {}
+    for vnode, target in view.moves.items():
+        routes.setdefault((view.origins.get(vnode), target), []).append(vnode)
+    for (origin, target), vnodes in sorted(routes.items(), key=lambda item: min(item[1])):
+        table.add_row(origin or "-", target, format_vnodes(vnodes))
+    return table

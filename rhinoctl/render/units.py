@@ -1,0 +1,37 @@
+"""Numbers as people read them; the units of `--json` are in the names of its fields."""
+
+
+def size(count: int) -> str:
+    """Bytes, in decimal units."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def milliseconds(value: float | None) -> str:
+    """A duration; ``-`` if it is not known."""
+    if value is None:
+        return "-"
+    if value >= 10_000:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms"
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago something was seen."""
+    if seconds is None:
+        return "never"
+    return f"{seconds:.1f} s ago" if seconds < 10 else f"{seconds:.0f} s ago"
+
+
+def count(number: float) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,.0f}".replace(",", " ")
+
+
+def counted(number: int, what: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return f"{count(number)} {what}" + ("" if number == 1 else "s")
