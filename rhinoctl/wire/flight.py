@@ -1,5 +1,6 @@
 """The Wire port over Arrow Flight, for single-threaded loops."""
 
+import atexit
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -44,6 +45,9 @@ class FlightWire:
         self._lanes: dict[Address, int] = {}
         self._closed = False
         self._listener = None if listen is None else Listener(listen, token, self._inbox, bounds)
+        # At its own exit, pyarrow would wait for every unanswered request. What is registered after
+        # its server runs before that.
+        atexit.register(self.close)
 
     @property
     def address(self) -> Address:
@@ -101,6 +105,7 @@ class FlightWire:
         """Stop listening and sending, within about `bounds.close_s`. Requests that the loop has not
         taken are refused; those that it has not answered, and its own, end as UNKNOWN."""
         self._closed = True
+        atexit.unregister(self.close)
         end = monotonic() + self._bounds.close_s
         self._inbox.close()
         threads = [thread for peer in self._peers.values() for thread in peer.stop()]

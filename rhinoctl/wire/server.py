@@ -108,12 +108,18 @@ class Listener:
         if isinstance(place, TcpPlace):
             place = TcpPlace(place.host, self._server.port)
         self.address = place.address()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._shut_down, name="wire-stop", daemon=True)
+        self._thread.start()  # now, since an ending interpreter starts no more threads
+
+    def _shut_down(self) -> None:
+        self._stop.wait()
+        self._server.shutdown()
 
     def close(self, timeout_s: float) -> None:
         """Stop listening and wait for the handlers; the inbox must be closed before.
 
         A handler whose caller stopped within its payload ends with the caller's deadline only.
         """
-        thread = threading.Thread(target=self._server.shutdown, name="wire-stop", daemon=True)
-        thread.start()
-        thread.join(timeout_s)
+        self._stop.set()
+        self._thread.join(max(0.0, timeout_s))
