@@ -1,6 +1,7 @@
 """The contract of the Disk port, over the real one and the fake."""
 
 import errno
+import gc
 import os
 import random
 import stat
@@ -219,6 +220,7 @@ def test_descriptors_are_bounded_and_closed(tmp_path: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()
     before = descriptors()
     disk = LocalDisk(str(tmp_path))
     for number in range(300):

@@ -1,6 +1,7 @@
 """RocksDB databases: what survives, what is shared, what is released."""
 
 import errno
+import gc
 import itertools
 import os
 import random
@@ -232,6 +233,7 @@ def test_descriptors_return(stores: RocksStores, tmp_path: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()
     before = descriptors()
     for number in range(8):
         store = stores.open(str(tmp_path / str(number)))
