@@ -228,11 +228,16 @@ def _transport(address: str) -> httpx.HTTPTransport:
 
 
 def _job(name: str, *rest: str) -> str:
-    return "/".join(["/v1/jobs", quote(name, safe=""), *rest])
+    if not name or "/" in name:  # a path of the API ends there, so no job can have such a name
+        raise errors.UnknownJob(f"there is no job {name!r}", remedy="see `rhinoctl job list`")
+    return "/".join(["/v1/jobs", quote(name), *rest])
 
 
 def _op(op: str | OpId) -> str:
-    return f"/v1/ops/{quote(op, safe='')}"
+    if not op or "/" in op:
+        remedy = "see `rhinoctl op list`"
+        raise errors.UnknownOperation(f"there is no operation {op!r}", remedy=remedy)
+    return f"/v1/ops/{quote(op)}"
 
 
 def _error_of(response: httpx.Response) -> errors.RhinoError:

@@ -251,10 +251,10 @@ def _await_workers(directory: Path, cluster: ClusterFile, processes: Processes, 
 
 def _ended_at_once(directory: Path, name: str) -> RhinoError:
     log = _log(directory, name)
-    tail = remote.log_tail(log)
+    said = remote.last_line(log)
     return NotRunning(
-        f"{name} ended as soon as it was started" + (f":\n{tail}" if tail else ""),
-        remedy=f"see {log}",
+        f"{name} ended as soon as it was started" + (f": {said}" if said else ""),
+        remedy=f"see its log: {log}",
     )
 
 

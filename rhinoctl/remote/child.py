@@ -17,7 +17,7 @@ from rhinoctl.remote.local import Processes, module_argv, session_processes
 LINES_MAX = 10_000
 """Events that wait to be read; a child that is faster is held up by its pipe."""
 
-CLOSE_S = 10.0
+CLOSE_S = 5.0
 """A child whose stdin was closed stops a Spark session within this, or is ended."""
 
 
@@ -44,6 +44,11 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def pid(self) -> int:
+        """Also the name of its session."""
+        return self._process.pid
 
     def event(self, timeout_s: float) -> dict[str, Any] | None:
         """The next event; None if there is none in time. Raises EOFError after the last one."""

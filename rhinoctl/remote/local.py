@@ -213,10 +213,10 @@ def _wait(handles: Iterable[int], patience_s: float) -> Iterator[int]:
             yield handle
 
 
-def log_tail(log: Path, lines: int = 3) -> str:
-    """The last lines of a log, for a message about a process that ended."""
+def last_line(log: Path) -> str:
+    """The last line of a log, for a message about a process that ended; empty without one."""
     try:
         text = log.read_text("utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.rstrip().splitlines()[-lines:])
+    return text.rstrip().rpartition("\n")[2]

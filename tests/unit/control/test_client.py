@@ -46,7 +46,7 @@ ABORT = views.AbortRequest(reason="enough")
 CALLS: list[tuple[str, tuple[Any, ...], str, str, Any]] = [
     ("status", (), "GET", "/v1/status", fake.status()),
     ("jobs", (), "GET", "/v1/jobs", views.JobList(jobs=(fake.job(),))),
-    ("job", ("a/b c",), "GET", "/v1/jobs/a%2Fb%20c", fake.job()),
+    ("job", ("a b?c",), "GET", "/v1/jobs/a%20b%3Fc", fake.job()),
     ("register", (REGISTER,), "POST", "/v1/jobs", fake.job()),
     ("delete", ("clicks",), "DELETE", "/v1/jobs/clicks", DONE),
     ("poll", ("clicks", REPORT), "POST", "/v1/jobs/clicks/poll", OFFER),
@@ -103,6 +103,14 @@ def test_a_code_of_a_later_version_is_an_error_too(
     with pytest.raises(errors.RhinoError) as caught:
         client.status()
     assert caught.value.message == "what"
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_names_that_no_path_of_the_api_can_have(client: ControlClient, name: str) -> None:
+    with pytest.raises(errors.UnknownJob):
+        client.job(name)
+    with pytest.raises(errors.UnknownOperation):
+        client.operation(name)
 
 
 def test_an_answer_that_is_not_understood(
