@@ -156,3 +156,23 @@ AGENT_WAIT_S = 0.05
 
 MESSAGES_A_TURN = 64
 """Messages taken before an agent looks after its instances again."""
+
+# --- Spark tasks ---------------------------------------------------------------------------------
+
+PUT_TRIES = 3
+"""Pushes of one put from a task before the attempt is given up."""
+
+PUT_TIMEOUT_S = 20.0
+"""One put: a worker appends it within milliseconds; a black hole is told sooner by keep-alives."""
+
+OUTPUT_TIMEOUT_S = 30.0
+"""Fetching one instance's output of a batch."""
+
+LOCAL_FRAME_BYTES = 8 << 20
+"""Up to this size `result.df` is made from the driver's own copy, above it executors fetch it."""
+
+SESSIONS_A_BATCH = 3
+"""A driver that was fenced (by the controller's own record, say) takes another session so often."""
+
+POLL_PAUSE_S = 0.2
+"""A driver without a session looks so often whether it has one."""

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +31,7 @@ class ReplicaDisk(LocalDisk):
 
     def free_bytes(self) -> int:
         """Bytes free on the file system."""
-        return shutil.disk_usage(self.path_of(".")).free
+        return shutil.disk_usage(self.root).free
 
 
 class Stop:
@@ -73,12 +74,22 @@ def serve(settings: AgentSettings) -> None:
     event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
     try:
         while not stop.asked and _wanted(settings.parent):
-            agent.step(limits.AGENT_WAIT_S)
+            _turn(agent)
         agent.stop_instances()
     finally:
         wire.close()
         disk.close()
         lock.release()
+
+
+def _turn(agent: Agent) -> None:
+    """One turn of the loop. A fault in it is told and the loop goes on: whoever asked gets no
+    answer, which every sender bears, and what the worker has promised is on its disk."""
+    try:
+        agent.step(limits.AGENT_WAIT_S)
+    except Exception:
+        logging.exception("agent-turn-failed")
+        time.sleep(limits.AGENT_WAIT_S)
 
 
 def _wanted(parent: int) -> bool:

@@ -27,7 +27,7 @@ log = logging.getLogger("rhino.controller")
 def serve(settings: ControllerSettings) -> None:
     """Run until SIGTERM, or until the parent is gone."""
     token = Secret(Path(settings.token_file).read_text().strip())
-    lock = ControllerLock(f"{settings.store}.lock")
+    lock = ControllerLock(f"{settings.store}.controller")
     lock.acquire()
     stopping = threading.Event()
 

@@ -1,0 +1,335 @@
+"""The demo's job: a real streaming query over NEXMark bids whose state lives in instances.
+
+`python -m rhinoctl.spark.demo CONFIG.json`, started by `rhinoctl demo`. It tells of itself in JSON
+lines on standard output and ends with its parent: when standard input closes. Run again with the
+same directory it goes on where it was.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError
+from rhinoctl.operators import RunningAggregate
+from rhinoctl.protocol import codec
+from rhinoctl.spark.latency import LatencyRecord
+from rhinoctl.spark.nexmark import Kind, NexmarkSpec, rows_before
+from rhinoctl.spark.result import Result
+from rhinoctl.spark.rhino import Rhino
+from rhinoctl.spark.source import nexmark_batch, nexmark_stream
+
+PAD_BYTES = 1000
+"""Bytes of padding in each preloaded value: a megabyte of state is about a thousand keys."""
+
+STALL_S = 120.0
+"""A demo whose stream stands still for so long has failed."""
+
+KEY = "auction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """What `rhinoctl demo` asks for. `directory` takes checkpoint, results and the clock file."""
+
+    job: str
+    controller: str
+    token_file: str
+    directory: str
+    query: str
+    rate: int
+    seconds: int
+    state_mb: int
+    keys: int
+    instances: int
+    vnodes: int
+    seed: int
+
+    @property
+    def preload(self) -> int:
+        """Preloaded keys that make about `state_mb` megabytes of state."""
+        return self.state_mb * (1 << 20) // (PAD_BYTES + 48)
+
+    @property
+    def events(self) -> int:
+        """All events of the run."""
+        return self.preload + self.rate * self.seconds
+
+    def options(self) -> dict[str, object]:
+        """The generator's options, but for the clock."""
+        return {
+            "stream": "bid",
+            "rate": self.rate,
+            "events": self.events,
+            "keys": self.keys,
+            "seed": self.seed,
+            "preload": self.preload,
+            "pad_bytes": PAD_BYTES if self.preload else 0,
+        }
+
+
+def tell(event: str, **keys: Any) -> None:
+    """One JSON line to whoever started this process."""
+    print(json.dumps({"event": event, **keys}), flush=True)
+
+
+class Demo:
+    """One run of the demo's query."""
+
+    def __init__(self, config: DemoConfig) -> None:
+        self._config = config
+        self._root = Path(config.directory)
+        self._clock_file = self._root / "clock"
+        self._latency = LatencyRecord()
+        self._progress = threading.Condition()
+        self._end = -1
+        self._quiet_since = time.monotonic()
+        self._batches = 0
+        self._rows_out = 0
+        self._base_ms = self._read_clock()
+        (self._root / "out").mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> bool:
+        """Run the query to its end and compare; whether the results are equal."""
+        spark = session()
+        tell("started", pid=os.getpid(), events=self._config.events)
+        os.environ["RHINO_TOKEN_FILE"] = self._config.token_file
+        with Rhino(
+            spark,
+            self._config.job,
+            controller=self._config.controller,
+            instances=self._config.instances,
+            vnodes=self._config.vnodes,
+        ) as rhino:
+            self._rhino = rhino
+            bids = nexmark_stream(spark, **self._config.options(), clock_file=str(self._clock_file))
+            writer = rhino.mark(bids).writeStream.foreachBatch(
+                rhino.sink(self._operator(), then=self._take)
+            )
+            query = writer.option("checkpointLocation", str(self._root / "checkpoint")).start()
+            try:
+                self._follow(query, rhino)
+            finally:
+                query.stop()
+        tell("checking")
+        verdict = self._check(spark)
+        tell(
+            "result",
+            batches=self._batches,
+            rows_in=rows_before(self._spec(), Kind.BID, self._config.events),
+            rows_out=self._rows_out,
+            latency_ms=self._latency.summary(),
+            oracle=verdict,
+        )
+        return bool(verdict["equal"])
+
+    def _operator(self) -> RunningAggregate:
+        aggregates: dict[str, Any] = {
+            "bids": "count",
+            "total": ("sum", "price"),
+            "lowest": ("min", "price"),
+            "highest": ("max", "price"),
+            "mean": ("avg", "price"),
+        }
+        if self._config.preload:
+            aggregates["pad"] = ("max", "pad")
+        return RunningAggregate(keys=[KEY], aggregates=aggregates)
+
+    def _spec(self) -> NexmarkSpec:
+        options = self._config.options()
+        return NexmarkSpec(
+            seed=self._config.seed,
+            rate=self._config.rate,
+            keys=self._config.keys,
+            preload=self._config.preload,
+            pad_bytes=int(str(options["pad_bytes"])),
+            base_ms=self._base_ms,
+        )
+
+    def _follow(self, query: Any, rhino: Rhino) -> None:
+        """Start the clock once the preload is in, and wait for the last event."""
+        rhino.wake()
+        while self._end < self._config.events:
+            with self._progress:
+                moved = self._progress.wait(1.0)
+            if query.exception() is not None:
+                raise query.exception()
+            if not query.isActive:
+                raise DeadlineExceeded(
+                    "the query ended early", remedy="see the job's log in the demo's directory"
+                )
+            if moved:
+                self._quiet_since = time.monotonic()
+            elif time.monotonic() - self._quiet_since > STALL_S:
+                raise DeadlineExceeded(
+                    f"no batch for {STALL_S:.0f} s", remedy="see `rhinoctl status`"
+                )
+            if self._base_ms is None and self._end >= self._config.preload:
+                self._start_clock()
+
+    def _read_clock(self) -> int | None:
+        return int(self._clock_file.read_text()) if self._clock_file.exists() else None
+
+    def _start_clock(self) -> None:
+        self._base_ms = int(time.time() * 1000)
+        new = self._root / "clock.new"
+        new.write_text(str(self._base_ms))
+        os.replace(new, self._clock_file)
+        tell("clock", base_ms=self._base_ms)
+
+    # --- what comes out --------------------------------------------------------------------------
+
+    def _take(self, result: Result, batch: int) -> None:
+        """Keep a batch's result under its id: a repeated batch writes the same file again."""
+        path = self._root / "out" / f"{batch:09d}.arrow"
+        table = result.arrow
+        with pa.OSFile(f"{path}.tmp", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        os.replace(f"{path}.tmp", path)
+        record = result.state.record
+        assert record is not None
+        assert self._rhino.last is not None
+        start, end = _number(record.start_offsets), _number(record.end_offsets)
+        now_ms = time.time() * 1000
+        spec = self._spec()
+        latency = None
+        if self._base_ms is not None and end > max(start, spec.preload):
+            first = self._created_ms(max(start, spec.preload))
+            last = self._created_ms(end - 1)
+            latency = self._latency.add(now_ms - last, now_ms - first, end - max(start, 0))
+        self._batches += 1
+        self._rows_out += table.num_rows
+        tell(
+            "batch",
+            batch=batch,
+            rows_in=rows_before(spec, Kind.BID, end) - rows_before(spec, Kind.BID, start),
+            rows_out=table.num_rows,
+            batch_ms=1000 * sum(self._rhino.last.seconds.values()),
+            seconds=self._rhino.last.seconds,
+            latency_ms=latency,
+            epoch=record.next_epoch.number,
+            replayed=result.state.replayed,
+        )
+        if self._config.preload and end <= self._config.preload:
+            tell("preloading", rows=end, of=self._config.preload)
+        with self._progress:
+            self._end = end
+            self._progress.notify()
+
+    def _created_ms(self, n: int) -> float:
+        assert self._base_ms is not None
+        return self._base_ms + (n - self._config.preload) * 1000 / self._config.rate
+
+    # --- the oracle ------------------------------------------------------------------------------
+
+    def _check(self, spark: SparkSession) -> dict[str, Any]:
+        """Compare with Spark's own batch result over the same input, row for row."""
+        merged = self._root / "result.parquet"
+        rows = write_last(sorted((self._root / "out").glob("*.arrow")), merged)
+        bids = nexmark_batch(spark, **self._config.options(), base_ms=self._base_ms or 0)
+        aggregates = [
+            F.count("*").alias("bids"),
+            F.sum("price").alias("total"),
+            F.min("price").alias("lowest"),
+            F.max("price").alias("highest"),
+            F.avg("price").alias("mean"),
+        ]
+        if self._config.preload:
+            aggregates.append(F.max("pad").alias("pad"))
+        oracle = _comparable(bids.groupBy(KEY).agg(*aggregates)).cache()
+        ours = _comparable(spark.read.parquet(str(merged))).cache()
+        missing = oracle.exceptAll(ours).count()
+        extra = ours.exceptAll(oracle).count()
+        return {
+            "rows": oracle.count(),
+            "missing": missing,
+            "extra": extra,
+            "equal": missing == 0 and extra == 0 and rows == oracle.count(),
+        }
+
+
+def _number(offsets: str) -> int:
+    """The generator's offset among those of a batch's sources; 0 before the first."""
+    for text in json.loads(offsets) if offsets else ():
+        image = json.loads(text) if text else {}
+        if "n" in image:
+            return int(image["n"])
+    return 0
+
+
+def _comparable(frame: DataFrame) -> DataFrame:
+    """Padding is compared by its hash, which `exceptAll` can hold in memory."""
+    if "pad" in frame.columns:
+        frame = frame.withColumn("pad", F.sha2(F.col("pad"), 256))
+    return frame.select(sorted(frame.columns))
+
+
+def write_last(files: list[Path], target: Path) -> int:
+    """Write the newest row of each key, in update mode the final result; returns their number."""
+    tables = []
+    for path in files:
+        with pa.memory_map(str(path)) as source:
+            tables.append(pa.ipc.open_file(source).read_all())
+    whole = pa.concat_tables(tables)
+    place = pa.table({KEY: whole.column(KEY), "at": pa.array(np.arange(whole.num_rows))})
+    last = place.group_by(KEY).aggregate([("at", "max")])
+    final = whole.take(last.column("at_max"))
+    pq.write_table(final, target)
+    return final.num_rows
+
+
+def session() -> SparkSession:
+    """A local session, as small as the demo's machine."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    os.environ["PYTHONPATH"] = paths
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("rhinoctl demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+        .config("spark.python.authenticate.socketTimeout", "60s")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def end_with_parent() -> None:
+    """End this process at once when standard input closes: whoever started it is gone."""
+
+    def watch() -> None:
+        while sys.stdin.read(4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def main(argv: list[str]) -> int:
+    config: DemoConfig = codec.loads(DemoConfig, Path(argv[0]).read_bytes())
+    if config.query != "counts":
+        raise UsageError(f"no query {config.query!r}", remedy="use --query counts")
+    end_with_parent()
+    try:
+        return 0 if Demo(config).run() else 1
+    except RhinoError as fault:
+        tell("error", code=fault.code, message=fault.message, remedy=fault.remedy)
+        return int(fault.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""What Spark's own objects say of the running query: the one place that reaches into the JVM.
+
+Facts of PySpark 4.2 and 4.3, held by ``tests/integration/test_query_facts.py``.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from rhinoctl.errors import UnsupportedSpark
+
+MINIMUM = (4, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """One batch of a query. Offsets are Spark's JSON texts of all sources, in their order, as one
+    JSON list; the start is empty text for the first batch."""
+
+    query_id: str
+    run_id: str
+    batch: int
+    start_offsets: str
+    end_offsets: str
+    batch_time_ms: int
+
+
+def check_session(spark: object) -> None:
+    """Raise UnsupportedSpark for Spark Connect and for versions before 4.2."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UnsupportedSpark(
+            "this is a Spark Connect session; rhinoctl needs the driver's own",
+            remedy="create the session without `remote`, in the driver's process",
+        )
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if version < MINIMUM:
+        raise UnsupportedSpark(
+            f"PySpark {pyspark.__version__}; rhinoctl needs 4.2 or later",
+            remedy="pip install 'rhinoctl[spark]'",
+        )
+
+
+def check_execution(name: str, trigger: str) -> None:
+    """Raise UnsupportedSpark for a continuous or real-time trigger, and for asynchronous progress
+    tracking, by the JVM's class names."""
+    if "Continuous" in name + trigger or "RealTime" in trigger:
+        raise UnsupportedSpark(
+            f"the query runs with {trigger}: there are no micro-batches to decide",
+            remedy="use a processing-time or availableNow trigger",
+        )
+    if "Async" in name:
+        raise UnsupportedSpark(
+            "the query tracks its progress asynchronously: a batch may start before the one before"
+            " it is committed",
+            remedy="leave the option asyncProgressTrackingEnabled out",
+        )
+
+
+class QueryFacts:
+    """The facts of the batch whose callback is running. `spark` is the session that started the
+    query: the one of the callback's frame does not know it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._checked = ""
+
+    def of(self, frame: DataFrame, batch: int) -> BatchFacts:
+        """Read them. Raises UnsupportedSpark as `check_execution` does."""
+        context = frame.sparkSession.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        query = self._spark.streams.get(query_id) if query_id else None
+        if query is None or query_id is None:
+            raise UnsupportedSpark(
+                "the callback does not run in a streaming query of the session given to Rhino",
+                remedy="create Rhino with the session that starts the query",
+            )
+        execution: Any = query._jsq.streamingQuery()
+        run_id = str(query.runId)
+        if self._checked != run_id:
+            check_execution(
+                execution.getClass().getSimpleName(), execution.trigger().getClass().getSimpleName()
+            )
+            self._checked = run_id
+        log = execution.offsetLog()
+        before = log.get(batch - 1) if batch > 0 else None
+        end = log.get(batch).get()
+        start = ""
+        if before is not None and before.isDefined():
+            start = _offsets(before.get())
+        metadata = end.metadataOpt()
+        return BatchFacts(
+            query_id=query_id,
+            run_id=run_id,
+            batch=batch,
+            start_offsets=start,
+            end_offsets=_offsets(end),
+            batch_time_ms=metadata.get().batchTimestampMs() if metadata.isDefined() else 0,
+        )
+
+
+def _offsets(entry: Any) -> str:
+    """The offsets of an entry of the offset log, of format 1 (a sequence) or 2 (a map)."""
+    if entry.getClass().getSimpleName() == "OffsetSeq":
+        sequence = entry.offsets()
+        items = [sequence.apply(at) for at in range(sequence.size())]
+        return json.dumps([item.get().json() if item.isDefined() else None for item in items])
+    found = {}
+    pairs = entry.offsetsMap().toSeq()
+    for at in range(pairs.size()):
+        pair = pairs.apply(at)
+        found[pair._1()] = pair._2().get().json() if pair._2().isDefined() else None
+    return json.dumps(found, sort_keys=True)

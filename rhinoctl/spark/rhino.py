@@ -1,0 +1,201 @@
+"""`Rhino`: what the author of a Spark job uses (design, section 11).
+
+rhino = Rhino(spark, job="clicks")
+clicks = rhino.mark(spark.readStream.format(...).load())
+query = (clicks.writeStream
+    .foreachBatch(rhino.sink(RunningAggregate(keys=["user"], aggregates={"n": "count"}),
+                             then=write_result))
+    .option("checkpointLocation", path).start())
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import blake3
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from rhinoctl.control.client import ControlClient, locate_controller, read_token
+from rhinoctl.errors import UsageError
+from rhinoctl.ids import JobName
+from rhinoctl.operators import BoundOperator, Operator
+from rhinoctl.protocol import batches, views
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.jobs import OperatorSpec
+from rhinoctl.spark.driver import BatchDriver, Decided
+from rhinoctl.spark.marker import MarkerBell
+from rhinoctl.spark.query import BatchFacts, QueryFacts, check_session
+from rhinoctl.spark.result import Result
+from rhinoctl.spark.source import mark, register
+from rhinoctl.spark.staging import StagePlan, stage
+from rhinoctl.wire.clock import SystemClock
+from rhinoctl.wire.flight import FlightWire
+
+Then = Callable[[Result, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The operator bound to the frame, and the driver of its batches."""
+
+    operator: BoundOperator
+    spec: OperatorSpec
+    driver: BatchDriver
+
+
+class Rhino:
+    """One job, wired to a controller. Use it for one query, and close it when the query is done.
+
+    `controller` is an address or a cluster's directory; by default RHINO_CONTROLLER or the local
+    cluster. `instances` is the parallelism at the job's first start (default: one a worker); later
+    it is what `rhinoctl rescale` made it. `vnodes` is fixed for the job's life. `takeover` takes
+    the session from another live run of the query.
+
+    Raises UnsupportedSpark for Spark Connect and old versions, NotRunning without a controller.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: str,
+        *,
+        controller: str | None = None,
+        instances: int | None = None,
+        vnodes: int = 64,
+        replication: int = 0,
+        takeover: bool = False,
+    ) -> None:
+        check_session(spark)
+        if not job or not job.replace("-", "").replace("_", "").isalnum():
+            raise UsageError(f"{job!r} is no name of a job", remedy="use letters, digits, - and _")
+        located = locate_controller(controller)
+        self._spark = spark
+        self._token = read_token(located.token_file)
+        self._client = ControlClient(located.address, self._token)
+        self._client.jobs()
+        self._wire = FlightWire(listen=None, token=self._token)
+        self._facts = QueryFacts(spark)
+        self._bell = MarkerBell()
+        self._bound: _Bound | None = None
+        self._lock = threading.Lock()
+        self._name = JobName(job)
+        self._instances = instances
+        self._vnodes = vnodes
+        self._replication = replication
+        self._takeover = takeover
+        self.last: Decided | None = None
+        """The last batch of this run: its record and outputs, and where its time went."""
+        register(spark)
+
+    def mark(self, frame: DataFrame) -> DataFrame:
+        """The stream, united with the job's marker stream, which has no rows and wakes Spark."""
+        return mark(frame, self._bell)
+
+    def sink(self, operator: Operator, then: Then) -> Callable[[DataFrame, int], None]:
+        """The function for `foreachBatch`: state and step go to the instances, results to `then`.
+
+        `then(result, batch_id)` is called after the batch is applied, and again with the same id
+        and rows if Spark repeats the batch.
+        """
+
+        def callback(frame: DataFrame, batch: int) -> None:
+            facts = self._facts.of(frame, batch)
+            with self._lock:
+                bound = self._bound = self._bound or self._bind(operator, frame)
+            decided = self._decide(bound, operator, frame, facts)
+            then(self._result(bound, decided), batch)
+
+        return callback
+
+    def wake(self) -> None:
+        """Make Spark run a batch now, even an empty one, through the marker stream."""
+        self._bell.ring()
+
+    def _bind(self, operator: Operator, frame: DataFrame) -> _Bound:
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        needed = [name for name in operator.columns() if name in schema.names]
+        bound = operator.bind(pa.schema([schema.field(name) for name in needed]))
+        text = json.dumps(bound.to_json(), separators=(",", ":"))
+        spec = OperatorSpec(
+            name=operator.kind, spec=text, digest=blake3.blake3(text.encode()).hexdigest()[:16]
+        )
+        self._client.register(
+            views.RegisterJob(
+                name=self._name,
+                vnodes=self._vnodes,
+                instances=self._instances,
+                replication=self._replication,
+                operator=spec,
+            )
+        )
+        driver = BatchDriver(
+            client=self._client,
+            wire=self._wire,
+            clock=SystemClock(),
+            name=self._name,
+            operator=spec.digest,
+            on_wake=self._bell.ring,
+        )
+        return _Bound(bound, spec, driver)
+
+    def _decide(
+        self, bound: _Bound, operator: Operator, frame: DataFrame, facts: BatchFacts
+    ) -> Decided:
+        columns = operator.columns()
+
+        def run_stage(asked: batches.Stage) -> batches.Staged:
+            plan = StagePlan(
+                operator=bound.spec.spec,
+                header=bound.driver.header(asked),
+                stage=asked,
+                owners=_owner_workers(asked.epoch),
+                addresses=dict(asked.epoch.workers),
+                token=self._token,
+            )
+            return stage(frame, plan, keys=operator.keys, columns=columns)
+
+        self.last = bound.driver.decide(facts, run_stage, takeover=self._takeover)
+        return self.last
+
+    def _result(self, bound: _Bound, decided: Decided) -> Result:
+        state = decided.state
+        record = state.record
+        assert record is not None
+        workers = {**record.next_epoch.workers, **state.lineage.epoch.workers}
+        return Result(
+            spark=self._spark,
+            schema=bound.operator.result_schema,
+            header=state.lineage.header(),
+            outputs=state.outputs,
+            addresses={str(name): at for name, at in workers.items()},
+            token=self._token,
+            state=state,
+        )
+
+    def close(self) -> None:
+        """End the threads and connections of this object; the job and its state stay."""
+        if self._bound is not None:
+            self._bound.driver.close()
+        self._bell.close()
+        self._wire.close()
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _owner_workers(epoch: Epoch) -> tuple[str, ...]:
+    return tuple(str(epoch.instances[route.owner]) for route in epoch.routes)
