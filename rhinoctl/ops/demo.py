@@ -7,6 +7,7 @@ the agents watch our process, and an orderly end, Ctrl-C and SIGTERM included, e
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ QUERIES = ("counts",)
 KEYS = 100_000
 VNODES = 64
 SEED = 42
+
+SAME_PYTHON = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+"""Spark's workers would take any python3 of the PATH, which may not have rhinoctl."""
 
 LOOK_S = 0.25
 """Between two looks at the cluster: a handover's phases are seen as they happen."""
@@ -142,7 +146,9 @@ def run_demo(
             client = stack.enter_context(ControlClient(view.controller, token_file))
             settings = _write_settings(directory, request, view.controller, token_file)
             log = directory / "job.log"
-            child = stack.enter_context(Child("rhinoctl.spark.demo", str(settings), log=log))
+            child = stack.enter_context(
+                Child("rhinoctl.spark.demo", str(settings), log=log, environ=SAME_PYTHON)
+            )
             moves = Moves(client, JOB)
             result = _follow(request, child, moves, show, log)
             finished = True

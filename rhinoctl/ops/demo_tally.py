@@ -46,14 +46,14 @@ class Preloading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One batch as the job tells it."""
+    """One batch as the job tells it; `latency_ms` None while no rows of the clock's time came."""
 
     batch: int
     rows_in: int
     rows_out: int
     batch_ms: float
-    latency_ms: Latency
     epoch: int
+    latency_ms: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

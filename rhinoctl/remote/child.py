@@ -5,9 +5,11 @@ does for us however we end. Whatever it started is in its session, and is ended 
 """
 
 import json
+import os
 import queue
 import subprocess
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,14 @@ CLOSE_S = 5.0
 
 
 class Child:
-    """A running module and its events. Use it in a ``with``: nothing of it is left afterwards."""
+    """A running module and its events. Use it in a ``with``: nothing of it is left afterwards.
 
-    def __init__(self, module: str, settings: str, *, log: Path) -> None:
+    `environ` is added to our environment.
+    """
+
+    def __init__(
+        self, module: str, settings: str, *, log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as errors:
             self._process = subprocess.Popen(
@@ -34,6 +41,7 @@ class Child:
                 stderr=errors,
                 cwd=log.parent,
                 start_new_session=True,
+                env={**os.environ, **(environ or {})},
             )
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(LINES_MAX)
         self._reader = threading.Thread(target=self._read, name="child-events", daemon=True)

@@ -5,6 +5,7 @@ from rich.text import Text
 
 from rhinoctl.ops.demo import DemoOutcome
 from rhinoctl.ops.demo_tally import Verdict
+from rhinoctl.render.live import latency_words
 from rhinoctl.render.tables import coloured, columns, facts, phase_times, spaced
 from rhinoctl.render.units import count, counted, milliseconds, size
 
@@ -28,13 +29,11 @@ def demo_table(outcome: DemoOutcome) -> RenderableType:
             size(view.bytes_moved),
             size(view.state_bytes),
         )
-    latency = result.latency_ms
     numbers = facts(
         {
             "batches": count(result.batches),
             "rows": f"{count(result.rows_in)} in, {count(result.rows_out)} out",
-            "latency": f"p50 {milliseconds(latency.p50)}, p99 {milliseconds(latency.p99)},"
-            f" max {milliseconds(latency.max)}",
+            "latency": latency_words(result.latency_ms),
             **({"directory": outcome.directory} if outcome.directory else {}),
         }
     )

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rhinoctl.ops.demo_tally import Frame
+from rhinoctl.ops.demo_tally import Frame, Latency
 from rhinoctl.ops.vnodes import format_vnodes
 from rhinoctl.protocol.handover import ENDED
 from rhinoctl.protocol.views import InstanceView, OperationView
@@ -118,7 +118,7 @@ class DemoDisplay(_Display):
         super().__init__()
         self._lined_at = 0.0
         self._shown: dict[str, str] = {}
-        self._stage = ""
+        self._stage = self._lined = ""
 
     def show(self, frame: Frame) -> None:
         """One look."""
@@ -129,26 +129,34 @@ class DemoDisplay(_Display):
             if self._shown.get(view.id) != view.phase.value:
                 self._shown[view.id] = view.phase.value
                 self.line(_operation_line(view))
-        now = time.monotonic()
-        if frame.stage != self._stage or now - self._lined_at >= PLAIN_EVERY_S:
-            self._stage, self._lined_at = frame.stage, now
-            self.line(_frame_line(frame))
+        now, line = time.monotonic(), _frame_line(frame)
+        due = frame.stage != self._stage or now - self._lined_at >= PLAIN_EVERY_S
+        if due and line != self._lined:
+            self._stage, self._lined, self._lined_at = frame.stage, line, now
+            self.line(line)
 
 
 def _frame_line(frame: Frame) -> str:
     """The numbers of a frame in one line."""
     parts = [_stage(frame)]
     if frame.last is not None:
-        latency = frame.last.latency_ms
         parts += [
             f"{count(frame.rows_per_s)} rows/s",
             f"batch {frame.last.batch} in {milliseconds(frame.last.batch_ms)}",
-            f"latency p50 {milliseconds(latency.p50)} p99 {milliseconds(latency.p99)}",
+            f"latency {latency_words(frame.last.latency_ms)}",
             f"epoch {frame.last.epoch}",
         ]
     if frame.instances:
         parts.append(" ".join(f"{i.id}@{i.worker}:{len(i.vnodes)}" for i in frame.instances))
     return ", ".join(parts)
+
+
+def latency_words(latency: Latency | None) -> str:
+    """Percentiles, or ``-`` where nothing was measured."""
+    if latency is None:
+        return "-"
+    percentiles = {"p50": latency.p50, "p99": latency.p99, "max": latency.max}
+    return ", ".join(f"{name} {milliseconds(value)}" for name, value in percentiles.items())
 
 
 def _stage(frame: Frame) -> str:
@@ -165,12 +173,10 @@ def demo_frame(frame: Frame) -> RenderableType:
     last = frame.last
     numbers = {"stage": _stage(frame)}
     if last is not None:
-        latency = last.latency_ms
         numbers |= {
             "rows": f"{count(frame.rows_per_s)} per second, {count(frame.rows_in)} so far",
             "batch": f"{last.batch}, in {milliseconds(last.batch_ms)}",
-            "latency": f"p50 {milliseconds(latency.p50)}, p99 {milliseconds(latency.p99)},"
-            f" max {milliseconds(latency.max)}",
+            "latency": latency_words(last.latency_ms),
             "epoch": str(last.epoch),
         }
     parts: list[RenderableType] = [facts(numbers)]
