@@ -31,6 +31,9 @@ class FlightWire:
     Buffers of a payload must not be changed after they were given to `send` or `reply`; those of an
     envelope are views of what arrived, and stay as long as they are referred to. Not for a process
     that forks afterwards.
+
+    A request without payload and its answer take 1.0–1.4 ms, against 0.5 ms of Flight alone: the
+    rest are the four changes between threads (measured on 2 busy cores over a Unix socket).
     """
 
     def __init__(
