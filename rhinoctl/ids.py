@@ -42,6 +42,12 @@ class BatchTime(NamedTuple):
     def __str__(self) -> str:
         return f"{self.generation}/{self.batch}"
 
+    def precedes(self, later: "BatchTime") -> bool:
+        """Whether no batch can lie between the two: the next one, or a later generation's first."""
+        if self.generation == later.generation:
+            return later.batch == self.batch + 1
+        return later.generation > self.generation and later.batch == 0
+
 
 BASE = BatchTime(0, -1)
 """What the empty checkpoint of every vnode covers."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rhino_agent.job import Job
 from rhino_agent.ports import event
-from rhino_agent.upkeep import Upkeep, follows
+from rhino_agent.upkeep import Upkeep
 from rhinoctl import limits
 from rhinoctl.errors import RhinoError
 from rhinoctl.ids import BatchTime, Vnode
@@ -136,7 +136,7 @@ class Copies:
         start = self._upkeep.log_from(copy.vnode)
         gap = len(self._job.log.batches(answer.covers, self._job.decided_time)) if start else 0
         waited = self._job.ports.clock.monotonic() - copy.started
-        fresh = start is None or answer.covers >= start or follows(answer.covers, start)
+        fresh = start is None or answer.covers >= start or answer.covers.precedes(start)
         if not fresh and gap > 0 and waited < limits.FRESH_CHECKPOINT_S:
             self._later(copy)
             return
@@ -197,7 +197,7 @@ class Copies:
         """Ask for the first batch after the checkpoint that the log here lacks."""
         at = self._upkeep.reach(copy.vnode)
         for time in self._job.log.batches(at, self._job.decided_time):
-            if not follows(at, time) or not self._job.log.has(time, copy.vnode):
+            if not at.precedes(time) or not self._job.log.has(time, copy.vnode):
                 break
             at = time
         self._ask(copy, m.FetchLog(header=self._header(), since=at, vnodes=(copy.vnode,)))

@@ -34,6 +34,7 @@ class Job:
         self.outputs: dict[BatchTime, dict[InstanceId, m.OutputName]] = {}
         self.instances: dict[InstanceId, Instance] = {}
         self.desired = m.DesiredJob(spec=spec)
+        self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []
         self.state = self._recover()
 
@@ -138,6 +139,9 @@ class Job:
         )
 
     def _seal_record(self, effect: worker.SealRecord, envelope: Envelope) -> None:
+        decided = self.state.decided
+        if decided is None or decided.id != effect.record.after:
+            self._gaps += 1
         self.log.seal(effect.record)
 
     def _decide(self, effect: worker.Decide, envelope: Envelope) -> None:
@@ -240,6 +244,12 @@ class Job:
         return self.ports.header(
             self.spec.uid, self.state.session, epoch.number if epoch is not None else 0
         )
+
+    def continuity(self) -> tuple[int, int]:
+        """Changes whenever what the log has of a vnode may have stopped to be contiguous: another
+        epoch, or a record whose predecessor is not here."""
+        epoch = self.epoch()
+        return (epoch.number if epoch is not None else 0, self._gaps)
 
     def epoch_start(self) -> BatchTime | None:
         """The batch whose record made the newest decided epoch hold, as far as the log shows."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rhino_agent.job import Job
-from rhino_agent.upkeep import Upkeep, follows
+from rhino_agent.upkeep import Upkeep
 from rhinoctl import limits
 from rhinoctl.ids import Vnode
 from rhinoctl.protocol import messages as m
@@ -87,7 +87,7 @@ class Serving:
         time = following[0]
         record = job.log.record(time)
         lacking = [v for v in request.vnodes if not job.log.has(time, v)]
-        if record is None or not follows(request.since, time) or lacking:
+        if record is None or not request.since.precedes(time) or lacking:
             self._refuse(envelope, f"the log here begins after batch {request.since}")
             return
         vnodes = frozenset(request.vnodes)

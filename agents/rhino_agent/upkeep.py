@@ -39,6 +39,7 @@ class Upkeep:
         self._noted = BASE
         self._whole: dict[Vnode, tuple[str, BatchTime]] = {}
         self._since_trim = 0
+        self._continuity = job.continuity()
         self.covers = Covers(disk, f"{job.root}/covers.json")
         self.leases = Leases()
         for name in disk.list(f"{job.root}/ckpt"):
@@ -89,10 +90,15 @@ class Upkeep:
         return directory, reach
 
     def log_continues(self, vnode: Vnode, since: BatchTime) -> bool:
-        """Whether the log has all of a vnode from the batch after `since` to the newest decided."""
+        """Whether the log has all of a vnode from the batch after `since` to the newest decided.
+
+        A worker that knows of no decided record knows nothing of what it lacks.
+        """
+        if self._job.state.decided is None:
+            return False
         at = since
         for time in self._job.log.batches(since, self._job.decided_time):
-            if not follows(at, time) or not self._job.log.has(time, vnode):
+            if not at.precedes(time) or not self._job.log.has(time, vnode):
                 return False
             at = time
         return at >= self._job.decided_time
@@ -101,7 +107,7 @@ class Upkeep:
         """The first batch of the contiguous log of a vnode that ends at the newest decided."""
         start: BatchTime | None = None
         for time in reversed(self._job.log.batches(BASE, self._job.decided_time)):
-            gap = start is not None and not follows(time, start)
+            gap = start is not None and not time.precedes(start)
             if gap or not self._job.log.has(time, vnode):
                 break
             start = time
@@ -198,6 +204,9 @@ class Upkeep:
     def tick(self) -> None:
         """Look at what was released since the last time: coverage, turns, trimming."""
         job = self._job
+        if job.continuity() != self._continuity:
+            self._continuity = job.continuity()
+            self.forget_whole()
         self._note_touched()
         self._wished()
         if job.released <= self._released:
@@ -294,10 +303,3 @@ class Upkeep:
         )
         if freed:
             event("log-trimmed", job=job.spec.uid, through=floor, bytes=freed)
-
-
-def follows(earlier: BatchTime, later: BatchTime) -> bool:
-    """Whether no batch can lie between the two: the next of the generation, or a next's first."""
-    if earlier.generation == later.generation:
-        return later.batch == earlier.batch + 1
-    return later.generation > earlier.generation and later.batch == 0

@@ -6,7 +6,8 @@ instance is just another start (style, rule 4).
 
 Invariants:
 
-1. A vnode's batches are applied in order, each once, and only decided ones (invariants 2, 4).
+1. A vnode's batches are applied in order, each once, without a gap, and only decided ones
+   (invariants 2, 4): a log that lacks the next batch makes the vnode wait.
 2. The batch whose output is not released is applied by all its owned vnodes in one command, so that
    one file has the output.
 3. A checkpoint never contains an unreleased batch (design, invariant 14).
@@ -102,12 +103,13 @@ def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
     places = {feed.applied[vnode] for vnode in of & feed.applied.keys()}
     for at in sorted(places):
         time = successor(feed.batches, at)
-        if time is None:
+        if time is None or not at.precedes(time):
             continue
         vnodes = frozenset(
             vnode
             for vnode in feed.applied.keys() & (feed.owned | feed.follow)
             if successor(feed.batches, feed.applied[vnode]) == time
+            and feed.applied[vnode].precedes(time)
         )
         owned: frozenset[Vnode] = frozenset()
         if feed.pending is not None and feed.pending[0] == time:
