@@ -8,6 +8,7 @@ from rhinoctl.cli.options import Cluster, DryRun, JobArgument, Json, NoWait, end
 from rhinoctl.errors import Exit
 from rhinoctl.ops import operations as ops
 from rhinoctl.render import tables
+from rhinoctl.render.errors import show_error
 from rhinoctl.render.live import OperationProgress
 from rhinoctl.render.output import emit
 
@@ -27,7 +28,10 @@ def handover(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> int:
-    """Move virtual nodes to an instance while the job runs."""
+    """Move virtual nodes to an instance while the job runs.
+
+    Ctrl-C ends only the waiting, with exit code 130: the operation goes on.
+    """
     with OperationProgress() as progress:
         view = ops.handover(
             *(cluster, job),
@@ -37,8 +41,7 @@ def handover(
             wait=not no_wait,
             show=progress.show,
         )
-    emit(view, as_json, tables.plan_table if dry_run else tables.operation_table)
-    return ops.exit_of(view, dry_run=dry_run)
+    return _end(view, dry_run, as_json)
 
 
 def rescale(
@@ -51,7 +54,10 @@ def rescale(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> int:
-    """Change the number of instances while the job runs."""
+    """Change the number of instances while the job runs.
+
+    Ctrl-C ends only the waiting, with exit code 130: the operation goes on.
+    """
     with OperationProgress() as progress:
         view = ops.rescale(
             *(cluster, job),
@@ -60,8 +66,16 @@ def rescale(
             wait=not no_wait,
             show=progress.show,
         )
+    return _end(view, dry_run, as_json)
+
+
+def _end(view: ops.View, dry_run: bool, as_json: bool) -> int:
+    """Show the plan or the operation; one that was aborted is shown like any, and is an error."""
     emit(view, as_json, tables.plan_table if dry_run else tables.operation_table)
-    return ops.exit_of(view, dry_run=dry_run)
+    if dry_run:
+        return ops.exit_of_plan(view)
+    error = ops.error_of(view)
+    return Exit.DONE if error is None else show_error(error, as_json=False)
 
 
 def add_to(app: typer.Typer) -> None:

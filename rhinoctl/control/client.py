@@ -93,9 +93,10 @@ class ControlClient:
 
     def __init__(self, address: str, token: Secret | str | os.PathLike[str]) -> None:
         self.address = address
+        transport = _transport(address)
         secret = token if isinstance(token, Secret) else read_token(token)
         self._http = httpx.Client(
-            transport=_transport(address),
+            transport=transport,
             base_url=address if address.startswith("http") else "http://controller",
             headers={"Authorization": f"Bearer {secret.reveal()}"},
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),

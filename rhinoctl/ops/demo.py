@@ -134,7 +134,7 @@ def run_demo(
     prerequisites.check_java()
     prerequisites.check_spark()
     directory = Path(tempfile.mkdtemp(prefix="rhinoctl-demo-"))
-    finished = False
+    keep = True
     try:
         with _ending_in_order(), ExitStack() as stack:
             processes = Processes()
@@ -151,12 +151,15 @@ def run_demo(
             )
             moves = Moves(client, JOB)
             result = _follow(request, child, moves, show, log)
-            finished = True
+        keep = request.keep
+    except KeyboardInterrupt:
+        keep = request.keep
+        raise
     finally:
-        if finished and not request.keep:
-            shutil.rmtree(directory, ignore_errors=True)
-        else:
+        if keep:
             say(f"the demo's directory is kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
     return DemoOutcome(
         result=_result_of(request, result, moves.begun),
         operations=tuple(moves.begun),

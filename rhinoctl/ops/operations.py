@@ -11,7 +11,14 @@ from contextlib import suppress
 
 from rhinoctl import limits
 from rhinoctl.control.client import ControlClient
-from rhinoctl.errors import DeadlineExceeded, Exit, NotRunning, ParallelismOutOfRange, Refused
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    Exit,
+    NotRunning,
+    OperationAborted,
+    ParallelismOutOfRange,
+    Refused,
+)
 from rhinoctl.ids import InstanceId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.vnodes import parse_vnodes
@@ -24,7 +31,10 @@ from rhinoctl.protocol.views import (
     RescaleRequest,
 )
 
-Show = Callable[[OperationView], None]
+View = OperationView
+"""An operation as the functions here return it."""
+
+Show = Callable[[View], None]
 
 WATCH_S = 0.2
 """Between two looks at an operation: phases last from tens of milliseconds to minutes."""
@@ -135,11 +145,20 @@ def watch(client: ControlClient, view: OperationView, show: Show) -> OperationVi
     return view
 
 
-def exit_of(view: OperationView, *, dry_run: bool = False) -> Exit:
-    """How a command on this operation ends."""
-    if dry_run:
-        return Exit.HAS_CHANGES if view.moves else Exit.DONE
-    return Exit.ABORTED if view.phase is Phase.ABORTED else Exit.DONE
+def exit_of_plan(plan: OperationView) -> Exit:
+    """How a dry run ends."""
+    return Exit.HAS_CHANGES if plan.moves else Exit.DONE
+
+
+def error_of(view: OperationView) -> OperationAborted | None:
+    """What to say of an operation that went back to the old layout; None for any other."""
+    if view.phase is not Phase.ABORTED:
+        return None
+    return OperationAborted(
+        f"{view.kind.value} {view.id} was aborted, and job {view.job} has its old layout:"
+        f" {view.reason}",
+        remedy=f"see `rhinoctl op show {view.id}` and `rhinoctl status`, then start it again",
+    )
 
 
 def _follow(client: ControlClient, begun: OperationView, show: Show) -> OperationView:

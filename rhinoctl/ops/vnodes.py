@@ -20,7 +20,7 @@ def parse_vnodes(text: str) -> tuple[Vnode, ...]:
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         if match is None:
-            raise _usage(f"{item.strip()!r} in {text!r} is neither a vnode nor a range of them")
+            raise _usage(f"{item.strip()!r} is neither a vnode nor a range of them")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise _usage(f"the range {first}-{last} runs backwards")

@@ -76,7 +76,9 @@ class OperationProgress(_Display):
         self._last: OperationView | None = None
 
     def show(self, view: OperationView) -> None:
-        """The operation as just seen."""
+        """The operation as just seen; one that had nothing to do has no id, and no progress."""
+        if not view.id:
+            return
         if self.plain and (self._last is None or self._last.phase is not view.phase):
             self.line(_operation_line(view))
         self._last = view

@@ -69,6 +69,9 @@ class _Server(ThreadingMixIn, UnixStreamServer):
         self.controller = controller
         super().__init__(path, _Handler)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up, as one that was interrupted does."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     def do(self) -> None:

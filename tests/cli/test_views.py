@@ -1,0 +1,144 @@
+"""What is shown of the cluster, as a table and as JSON, from the same answers."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rhinoctl.errors import Exit
+from rhinoctl.ids import BatchTime, InstanceId, OpId, Vnode, WorkerId
+from rhinoctl.ops.vnodes import format_vnodes
+from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.handover import Kind, Phase
+from tests.fakes import controller as fake
+from tests.fakes.controller import FakeController
+
+RUNNING = fake.operation(
+    phase=Phase.WARMING,
+    times={"planned": 1.0, "warming": 1.5},
+    marker=None,
+    pause_ms=None,
+    total_ms=None,
+    progress="copied 1 of 3 MB",
+)
+LOST = views.Finding(what="worker w3 is down, last seen 90 s ago", remedy="start its agent again")
+DEGRADED = fake.status(
+    health=views.Health.DEGRADED,
+    workers=(
+        fake.worker(1),
+        fake.worker(2),
+        fake.worker(3, health=views.Health.DOWN, seen_s=90.0, pid=0),
+    ),
+    jobs=(fake.job(operation=OpId("op-7")),),
+    operations=(RUNNING,),
+    findings=(LOST,),
+)
+IDLE = fake.job(
+    live=False,
+    session=0,
+    batch=None,
+    members={},
+    query_id="",
+    instances=(fake.instance(0, "w1", range(16), ready=False, pid=0, applied=None),),
+)
+RESCALE = fake.operation(
+    id=OpId("op-8"),
+    kind=Kind.RESCALE,
+    moves={Vnode(v): InstanceId("i10" if v % 2 else "i4") for v in range(6)},
+    origins={Vnode(v): InstanceId("i2") for v in range(6)},
+    phase=Phase.ABORTED,
+    reason="deadline passed while warming; not ready: vnode 4",
+    marker=None,
+    pause_ms=None,
+)
+
+SHOWN: list[tuple[str, tuple[str, ...], str, Any, Exit]] = [
+    ("status", ("status",), "/v1/status", fake.status(), Exit.DONE),
+    ("status-degraded", ("status",), "/v1/status", DEGRADED, Exit.DEGRADED),
+    ("job-list", ("job", "list"), "/v1/jobs", views.JobList(jobs=(fake.job(), IDLE)), Exit.DONE),
+    ("job-list-none", ("job", "list"), "/v1/jobs", views.JobList(jobs=()), Exit.DONE),
+    ("job-show", ("job", "show", "clicks"), "/v1/jobs/clicks", fake.job(), Exit.DONE),
+    ("job-show-idle", ("job", "show", "clicks"), "/v1/jobs/clicks", IDLE, Exit.DONE),
+    (
+        *("op-list", ("op", "list"), "/v1/ops"),
+        *(views.OperationList(operations=(RESCALE, RUNNING, fake.operation())), Exit.DONE),
+    ),
+    ("op-list-none", ("op", "list"), "/v1/ops", views.OperationList(operations=()), Exit.DONE),
+    ("op-show", ("op", "show", "op-7"), "/v1/ops/op-7", fake.operation(), Exit.DONE),
+    ("op-show-aborted", ("op", "show", "op-8"), "/v1/ops/op-8", RESCALE, Exit.DONE),
+]
+
+
+@pytest.mark.parametrize(("name", "argv", "path", "view", "exit_code"), SHOWN)
+def test_tables(
+    controller: FakeController,
+    run: Any,
+    golden: Callable[[str, Any], None],
+    name: str,
+    argv: tuple[str, ...],
+    path: str,
+    view: Any,
+    exit_code: Exit,
+) -> None:
+    controller.answers["GET", path] = view
+    ended = run(*argv)
+    assert ended.exit_code == exit_code
+    golden(name, ended)
+
+
+@pytest.mark.parametrize(("name", "argv", "path", "view", "exit_code"), SHOWN)
+def test_json_is_the_whole_view(
+    controller: FakeController,
+    run: Any,
+    name: str,
+    argv: tuple[str, ...],
+    path: str,
+    view: Any,
+    exit_code: Exit,
+) -> None:
+    controller.answers["GET", path] = view
+    ended = run(*argv, "--json")
+    assert ended.exit_code == exit_code
+    assert codec.from_json(type(view), json.loads(ended.stdout)) == view
+    assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("argv", [("status",), ("op", "show", "op-7")])
+def test_json(controller: FakeController, run: Any, golden: Any, argv: tuple[str, ...]) -> None:
+    small = fake.status(
+        jobs=(fake.job(instances=(fake.instance(0, "w1", range(2)),), vnodes=2, members={}),),
+        workers=(fake.worker(1),),
+        findings=(LOST,),
+    )
+    controller.answers["GET", "/v1/status"] = small
+    controller.answers["GET", "/v1/ops/op-7"] = fake.operation()
+    golden(f"json-{'-'.join(argv[:2])}", run(*argv, "--json"))
+
+
+def test_what_people_name_is_no_markup(controller: FakeController, run: Any) -> None:
+    odd = fake.job(name="[bold]x[/bold]:smile:")
+    controller.answers["GET", "/v1/jobs"] = views.JobList(jobs=(odd,))
+    assert "[bold]x[/bold]:smile:" in run("job", "list").stdout
+
+
+def test_all_vnodes_are_shown(controller: FakeController, run: Any) -> None:
+    vnodes = tuple(Vnode(v) for v in range(0, 1024, 2))
+    wide = replace(fake.instance(0, "w1", range(0)), vnodes=vnodes)
+    controller.answers["GET", "/v1/jobs/clicks"] = fake.job(instances=(wide,), vnodes=1024)
+    shown = "".join(run("job", "show", "clicks").stdout.split())
+    assert format_vnodes(vnodes) in shown
+
+
+def test_version(run: Any) -> None:
+    image = json.loads(run("version", "--json").stdout)
+    assert image.keys() == {"rhinoctl", "python", "pyspark"}
+    assert run("version").exit_code == Exit.DONE
+
+
+def test_batch_times_are_generation_and_batch(controller: FakeController, run: Any) -> None:
+    controller.answers["GET", "/v1/jobs/clicks"] = fake.job(batch=BatchTime(2, 17))
+    image = json.loads(run("job", "show", "clicks", "--json").stdout)
+    assert image["batch"] == [2, 17]
+    assert image["members"] == {"3": [WorkerId("w2")]}
