@@ -43,6 +43,9 @@ class WireBounds:
     overdue_s: float = 0.5
     """How long after a request's timeout its loop goes without the transport's own news of it."""
 
+    linger_s: float = 0.1
+    """How long a closing server leaves its last answer to its reader."""
+
     close_s: float = 1.0
     """Closing takes no longer; what has not ended then is left to its own deadline."""
 

@@ -59,6 +59,7 @@ class Inbox:
         self._room = threading.Condition()
         self._requests = 0
         self._bytes = 0
+        self._released = 0.0
         self._closed = False
 
     # --- Flight's threads ---------------------------------------------------------------------
@@ -86,8 +87,9 @@ class Inbox:
             return None
 
     def release(self, size: int) -> None:
-        """Give back what `admit` gave."""
+        """Give back what `admit` gave, once the request's answer is sent."""
         with self._room:
+            self._released = monotonic()
             self._requests -= 1
             self._bytes -= size
             self._room.notify_all()
@@ -126,6 +128,15 @@ class Inbox:
             slot.over = True
             self._slots.pop(slot.handle, None)
             return slot.answer
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until the last answers have been sent and, most likely, read: a server that closes
+        a connection on which something still arrives takes its answer back (a TCP reset)."""
+        end = monotonic() + timeout_s
+        with self._room:
+            self._room.wait_for(lambda: self._requests == 0, timeout=timeout_s)
+            read = min(end, self._released + self._bounds.linger_s)
+            self._room.wait_for(lambda: False, timeout=max(0.0, read - monotonic()))
 
     # --- the loop -----------------------------------------------------------------------------
 

@@ -68,13 +68,13 @@ class Handlers(flight.FlightServerBase):  # type: ignore[misc]
             answer = None
             if slot is not None:
                 answer = self._inbox.wait(slot, deadline, context.is_cancelled)
+            if answer is None:
+                raise flight.FlightTimedOutError("the request was not answered")
+            _send(writer, answer)
         except CodecError as fault:  # the caller went away within its payload
             raise flight.FlightCancelledError(str(fault)) from fault
         finally:
             self._inbox.release(head.total)
-        if answer is None:
-            raise flight.FlightTimedOutError("the request was not answered")
-        _send(writer, answer)
 
 
 def _drain(reader: Any) -> None:
@@ -108,12 +108,15 @@ class Listener:
         if isinstance(place, TcpPlace):
             place = TcpPlace(place.host, self._server.port)
         self.address = place.address()
+        self._inbox = inbox
+        self._settle_s = bounds.close_s / 2
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._shut_down, name="wire-stop", daemon=True)
         self._thread.start()  # now, since an ending interpreter starts no more threads
 
     def _shut_down(self) -> None:
         self._stop.wait()
+        self._inbox.settle(self._settle_s)
         self._server.shutdown()
 
     def close(self, timeout_s: float) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import flight
 
 from rhinoctl.errors import PortInUse, UnwritableDirectory, UsageError
-from rhinoctl.protocol.messages import Done, Header, Refusal, RefusalCode, decode
+from rhinoctl.protocol.messages import Done, Header, Refusal, RefusalCode, decode, encode
 from rhinoctl.protocol.ports import Address, Envelope, Outcome
 from rhinoctl.wire import frames
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS
@@ -355,22 +355,44 @@ def test_what_is_no_message_is_refused_without_the_loop(command: bytes) -> None:
         assert server.receive(0.0) is None
 
 
+@contextmanager
+def half_a_request(address: Address) -> Iterator[None]:
+    """A caller that sends the first of two buffers and then goes away at the end of this."""
+    payload = frames.views([bytes(1 << 20)] * 2)
+    head = frames.head_for(payload, timeout_s=PATIENT_S)
+    options = flight.FlightCallOptions(timeout=PATIENT_S, headers=[RIGHT])
+    with flight.FlightClient(address) as raw:
+        command = frames.pack(head, encode(MESSAGE), payload)
+        descriptor = flight.FlightDescriptor.for_command(command)
+        writer, reader = raw.do_exchange(descriptor, options)
+        writer.begin(frames.SCHEMA)
+        writer.write_batch(next(frames.batches(head, payload)))
+        yield
+        reader.cancel()
+        with pytest.raises(pa.ArrowException):
+            writer.close()
+
+
+def test_a_caller_that_stops_within_its_payload_does_not_hold_up_closing(place: Address) -> None:
+    server = FlightWire(place, TOKEN)
+    with half_a_request(place):
+        before = monotonic()
+        server.close()
+        assert monotonic() - before < DEFAULT_BOUNDS.close_s + 1
+        FlightWire(place, TOKEN).close()
+    for thread in threads_of_wires():
+        thread.join(PATIENT_S)
+    assert not threads_of_wires()
+
+
 def test_a_caller_that_leaves_within_its_payload_leaves_nothing(client: FlightWire) -> None:
     with FlightWire(LOCAL, TOKEN, bounds=replace(DEFAULT_BOUNDS, inbox_max=1)) as server:
-        payload = frames.views([bytes(1 << 20)] * 2)
-        head = frames.head_for(payload, timeout_s=PATIENT_S)
-        options = flight.FlightCallOptions(timeout=PATIENT_S, headers=[RIGHT])
-        with flight.FlightClient(server.address) as raw:
-            command = frames.pack(head, b"{}", payload)
-            descriptor = flight.FlightDescriptor.for_command(command)
-            writer, reader = raw.do_exchange(descriptor, options)
-            writer.begin(frames.SCHEMA)
-            writer.write_batch(next(frames.batches(head, payload)))
-            reader.cancel()
-            with pytest.raises(pa.ArrowException):
-                writer.close()
-        client.send(server.address, MESSAGE, timeout_s=PATIENT_S)
-        request = take(server)
+        with half_a_request(server.address):
+            pass
+        request = None
+        while request is None:  # until the server has noticed, it is busy
+            client.send(server.address, MESSAGE, timeout_s=PATIENT_S)
+            request = server.receive(0.2)
         assert (request.message, request.payload) == (MESSAGE, ())
 
 
