@@ -1,1 +1,1 @@
-"""The controller: store, API, driver of effects (design, section 3), and `client`, its callers' side."""
+"""The controller: its store, its API, its driver of effects; `client` is the callers' side."""
