@@ -5,6 +5,7 @@ from rich.text import Text
 
 from rhinoctl.ops.demo import DemoOutcome
 from rhinoctl.ops.demo_tally import Verdict
+from rhinoctl.protocol.handover import Phase
 from rhinoctl.render.live import latency_words
 from rhinoctl.render.tables import coloured, columns, facts, phase_times, spaced
 from rhinoctl.render.units import count, counted, milliseconds, size
@@ -13,17 +14,17 @@ from rhinoctl.render.units import count, counted, milliseconds, size
 def demo_table(outcome: DemoOutcome) -> RenderableType:
     """All of it; `outcome.error` is shown elsewhere."""
     result = outcome.result
-    table = columns("OPERATION", "KIND", "RESULT", "VNODES>", "PHASES")
-    for name in ("PAUSE", "TOTAL", "MOVED", "STATE"):
-        table.add_column(name, justify="right", no_wrap=True)
+    phases = (Phase.WARMING, Phase.ARMED, Phase.MARKED)
+    names = ("PAUSE>", "TOTAL>", "MOVED>", "STATE>")
+    times = (f"{phase.value.upper()}>" for phase in phases)
+    table = columns("OPERATION", "RESULT", "VNODES>", *times, *names)
     for view in outcome.operations:
-        phases = ", ".join(f"{name} {milliseconds(ms)}" for name, ms in phase_times(view).items())
+        spent = phase_times(view)
         table.add_row(
-            view.id,
-            view.kind.value,
+            f"{view.id} {view.kind.value}",
             coloured(view.phase),
             str(len(view.moves)),
-            phases,
+            *(milliseconds(spent.get(phase.value)) for phase in phases),
             milliseconds(view.pause_ms),
             milliseconds(view.total_ms),
             size(view.bytes_moved),

@@ -39,7 +39,10 @@ def columns(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in names:
         numeric = name.endswith(">")
-        table.add_column(name.rstrip(">"), justify="right" if numeric else "left", overflow="fold")
+        if numeric:
+            table.add_column(name.rstrip(">"), justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
     return table
 
 
