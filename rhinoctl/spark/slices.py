@@ -1,0 +1,134 @@
+"""A task's rows cut into named slices and pushed: the part of staging that knows nothing of Spark.
+
+It runs in Spark's Python workers, and in tests that have no Spark.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from rhinoctl import limits
+from rhinoctl.ids import KEY_GROUPS, Vnode
+from rhinoctl.operators import bound_from_json
+from rhinoctl.operators.base import KEY_GROUP, BoundOperator
+from rhinoctl.protocol import batches
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.ports import Address, Buffer
+from rhinoctl.protocol.records import SliceName
+from rhinoctl.wire.call import CallFailed, call
+from rhinoctl.wire.exchange import Answer
+from rhinoctl.wire.secret import Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """What every task needs; it travels with the closure. `owners[v]` is vnode v's worker."""
+
+    operator: str
+    header: m.Header
+    stage: batches.Stage
+    owners: tuple[str, ...]
+    addresses: dict[str, str]
+    token: Secret
+
+
+class Call(Protocol):
+    """How a put is sent; raises CallFailed."""
+
+    def __call__(
+        self,
+        address: Address,
+        message: m.Message,
+        payload: Sequence[Buffer] = (),
+        *,
+        token: Secret,
+        timeout_s: float,
+    ) -> Answer: ...
+
+
+def push_rows(
+    plan: StagePlan,
+    pieces: list[pa.RecordBatch],
+    *,
+    channel: int,
+    task_attempt: int,
+    send: Call = call,
+) -> tuple[batches.Receipt, list[str]]:
+    """Push one channel's rows; a receipt for all slices, and a line for each failed push."""
+    operator = bound_from_json(json.loads(plan.operator))
+    slices = sliced(operator, pieces, len(plan.owners))
+    by_worker: dict[str, list[tuple[SliceName, pa.Buffer]]] = {}
+    for name, body in slices:
+        by_worker.setdefault(plan.owners[name.vnode], []).append((name, body))
+    failures = []
+    for worker, mine in sorted(by_worker.items()):
+        put = m.Put(
+            header=plan.header,
+            time=plan.stage.time,
+            attempt=plan.stage.attempt,
+            channel=channel,
+            task_attempt=task_attempt,
+            slices=tuple(name for name, _ in mine),
+        )
+        failure = _push(plan, worker, put, [body for _, body in mine], send)
+        if failure:
+            failures.append(f"channel {channel} to {worker}: {failure}")
+    receipt = batches.Receipt(
+        channel=channel, task_attempt=task_attempt, slices=tuple(name for name, _ in slices)
+    )
+    return receipt, failures
+
+
+def _push(plan: StagePlan, worker: str, put: m.Put, bodies: list[pa.Buffer], send: Call) -> str:
+    """One put, tried again while nothing is known of it: the worker takes it once."""
+    detail = ""
+    for _ in range(limits.PUT_TRIES):
+        try:
+            answer, _ = send(
+                Address(plan.addresses[worker]),
+                put,
+                [memoryview(body) for body in bodies],
+                token=plan.token,
+                timeout_s=limits.PUT_TIMEOUT_S,
+            )
+        except CallFailed as fault:
+            detail = str(fault)
+            continue
+        if isinstance(answer, m.Done):
+            return ""
+        return answer.detail if isinstance(answer, m.Refusal) else type(answer).__name__
+    return detail or "no answer"
+
+
+def sliced(
+    operator: BoundOperator, pieces: list[pa.RecordBatch], vnodes: int
+) -> list[tuple[SliceName, pa.Buffer]]:
+    """Rows of a task as named slices of the wire, by ascending vnode."""
+    if not pieces or not sum(piece.num_rows for piece in pieces):
+        return []
+    table = operator.pre_aggregate(pa.Table.from_batches(pieces))
+    group = table.column(KEY_GROUP).to_numpy()
+    vnode = group // (KEY_GROUPS // vnodes)
+    order = np.argsort(vnode, kind="stable")
+    ordered = pc.take(table, pa.array(order)).combine_chunks()
+    batch = ordered.to_batches()[0]
+    counts = np.bincount(vnode, minlength=vnodes)
+    ends = np.cumsum(counts)
+    found = []
+    for number in np.flatnonzero(counts):
+        rows = int(counts[number])
+        body = batch.slice(int(ends[number]) - rows, rows).serialize()
+        name = SliceName(
+            vnode=Vnode(int(number)),
+            rows=rows,
+            size=body.size,
+            checksum=xxhash.xxh3_64_intdigest(memoryview(body)),
+        )
+        found.append((name, body))
+    return found
