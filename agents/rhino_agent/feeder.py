@@ -125,14 +125,14 @@ class Feeder:
         job = self._job
         record = job.log.record(command.time)
         assert record is not None
-        disk = job.ports.settings.disk
+        disk = job.ports.disk
         parts = tuple(
-            m.SegmentPart(path=f"{disk}/{path}", places=places)
+            m.SegmentPart(path=disk.path_of(path), places=places)
             for path, _, places in job.log.places(command.time, command.vnodes)
         )
         output = ""
         if command.owned:
-            output = f"{disk}/{job.root}/out/{_folder(command.time)}/{instance.id}"
+            output = disk.path_of(f"{job.root}/out/{_folder(command.time)}/{instance.id}")
         message = m.ApplyBatch(
             header=self._header(instance),
             time=command.time,

@@ -2,30 +2,37 @@
 
 It takes one command at a time from its agent, over the same ports as everything else, and keeps no
 opinion of its own about what is decided. `python -m rhino_agent.instance SETTINGS`.
+
+Invariants:
+
+1. A vnode takes a batch once: a command for a batch that a vnode has, or is past, changes nothing.
+2. A batch that could not be written to every store ends the process: what it left half done is
+   thrown away with the live databases, and made again from checkpoint and log.
 """
 
 import json
 import logging
 import os
 import resource
-import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from rhino_agent.settings import InstanceSettings, read_settings
+from rhino_agent.stores import Files, HostFiles, RocksVnodes, Stores, VnodeStore
 from rhinoctl import limits
-from rhinoctl.errors import RhinoError
-from rhinoctl.ids import BatchTime, Vnode
+from rhinoctl.errors import CorruptFile, DeadlineExceeded, RhinoError
+from rhinoctl.ids import BASE, BatchTime, Vnode
 from rhinoctl.operators import bound_from_json
 from rhinoctl.operators.base import Applied, BoundOperator, Slice
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire, WriteBatch
+from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire
 from rhinoctl.state.log import check_slice
-from rhinoctl.state.rocks import RocksStore, RocksStores, StoreBudget
+from rhinoctl.state.rocks import StoreBudget
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.secret import Secret
@@ -35,9 +42,12 @@ log = logging.getLogger("rhino.instance")
 LAST_BATCH = b"\xff\xffrhino:last_batch"
 """The runtime's own entry in each store; operators' keys sort below (operators.keys)."""
 
+_STORE_FAULTS = (CorruptFile, DeadlineExceeded, OSError)
+"""What a database raises that is damaged, full or stuck; an operator raises none of them."""
+
 
 class Instance:
-    """The loop over Wire and Stores. `stores` opens a vnode's database in a live directory."""
+    """The loop over Wire, Stores and Files; `rss_bytes` measures the process."""
 
     def __init__(
         self,
@@ -45,17 +55,27 @@ class Instance:
         *,
         wire: Wire,
         clock: Clock,
-        stores: RocksStores,
+        stores: Stores,
+        files: Files,
         operator: BoundOperator,
+        rss_bytes: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._wire = wire
         self._clock = clock
         self._stores = stores
+        self._files = files
         self._operator = operator
-        self._open: dict[Vnode, RocksStore] = {}
+        self._rss_bytes = rss_bytes
+        self._open: dict[Vnode, VnodeStore] = {}
         self._applied: dict[Vnode, BatchTime] = {}
+        self._last: tuple[m.ApplyBatch, m.BatchApplied] | None = None
         self.stopping = False
+
+    @property
+    def open_stores(self) -> Mapping[Vnode, VnodeStore]:
+        """The databases that are open."""
+        return self._open
 
     def step(self, timeout_s: float) -> None:
         """Take one command, answer it, and use the time after it to bound dirty bytes."""
@@ -63,32 +83,39 @@ class Instance:
         if envelope is None or envelope.message is None:
             return
         self._wire.reply(envelope, self._answer(envelope))
-        self._stores.relieve()
+        if not self.stopping:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        try:
+            self._stores.relieve()
+        except _STORE_FAULTS as fault:
+            self._give_up(fault)
+
+    def _give_up(self, fault: BaseException) -> None:
+        """A database is not as it should be: the next incarnation begins from the checkpoints."""
+        log.error("instance-gives-up instance=%s fault=%s", self._settings.instance, fault)
+        self.stopping = True
 
     def _answer(self, envelope: Envelope) -> m.Message:
         message: Any = envelope.message
         header = self._header()
         if (message.header.job, message.header.incarnation) != (header.job, header.incarnation):
             detail = f"this is {header.job} incarnation {header.incarnation}"
-            return m.Refusal(header=header, code=m.RefusalCode.FENCED, detail=detail)
+            return self._refusal(m.RefusalCode.FENCED, detail)
         handler = _COMMANDS.get(type(message))
         if handler is None:
             detail = f"an instance takes no {type(message).__name__}"
-            return m.Refusal(header=header, code=m.RefusalCode.FOREIGN, detail=detail)
+            return self._refusal(m.RefusalCode.FOREIGN, detail)
         try:
             return handler(self, message)
         except RhinoError as fault:
-            detail = f"{fault.message} ({fault.code})"
-            code = m.RefusalCode.FAULT
-            if isinstance(message, m.ApplyBatch):
-                code, detail = m.RefusalCode.POISON, f"batch {message.time}: {detail}"
-            return m.Refusal(header=header, code=code, detail=detail)
-        except Exception as fault:
-            log.exception("command-failed command=%s", type(message).__name__)
-            code = m.RefusalCode.FAULT
-            if isinstance(message, m.ApplyBatch):
-                code = m.RefusalCode.POISON
-            return m.Refusal(header=header, code=code, detail=f"{type(fault).__name__}: {fault}")
+            return self._refusal(m.RefusalCode.FAULT, f"{fault.message} ({fault.code})")
+        except OSError as fault:
+            return self._refusal(m.RefusalCode.FAULT, f"{type(fault).__name__}: {fault}")
+
+    def _refusal(self, code: m.RefusalCode, detail: str) -> m.Refusal:
+        return m.Refusal(header=self._header(), code=code, detail=detail)
 
     def _header(self) -> m.Header:
         settings = self._settings
@@ -101,44 +128,80 @@ class Instance:
             header=self._header(),
             instance=self._settings.instance,
             vnodes=dict(self._applied),
-            rss_bytes=_rss_bytes(),
+            rss_bytes=self._rss_bytes(),
         )
 
+    def _live(self, vnode: Vnode) -> str:
+        return f"{self._settings.live}/{vnode}"
+
     def _open_vnode(self, message: m.OpenVnode) -> m.Message:
-        if message.vnode not in self._open:
-            live = f"{self._settings.live}/{message.vnode}"
-            self._open[message.vnode] = self._stores.open(live, message.base or None)
-            self._applied[message.vnode] = message.covers
+        vnode = message.vnode
+        if vnode not in self._open:
+            self._stores.discard(self._live(vnode))
+            self._open[vnode] = self._stores.open(self._live(vnode), message.base or None)
+            self._applied[vnode] = message.covers
+        if self._applied[vnode] != message.covers:
+            detail = f"vnode {vnode} is open at {self._applied[vnode]}, not at {message.covers}"
+            return self._refusal(m.RefusalCode.STALE_ATTEMPT, detail)
         return m.Done(header=self._header())
 
     def _close_vnode(self, message: m.CloseVnode) -> m.Message:
         store = self._open.pop(message.vnode, None)
         if store is not None:
-            store.close()
-            shutil.rmtree(store.directory, ignore_errors=True)
             del self._applied[message.vnode]
+            store.close()
+        self._stores.discard(self._live(message.vnode))
         return m.Done(header=self._header())
 
+    # --- a batch ---------------------------------------------------------------------------------
+
     def _apply_batch(self, message: m.ApplyBatch) -> m.Message:
-        slices = [
-            piece
-            for part in message.parts
-            for piece in _read_slices(part, self._operator.wire_schema)
-        ]
-        stores = {vnode: self._open[vnode] for vnode in message.vnodes}
-        applied = self._operator.apply(slices, stores)
+        if self._last is not None and self._last[0] == message:
+            return self._last[1]
+        ahead = [v for v in message.vnodes if self._applied.get(v, message.time) >= message.time]
+        if ahead:
+            where = self._applied.get(ahead[0], "closed")
+            detail = f"batch {message.time}: vnode {ahead[0]} is {where}"
+            return self._refusal(m.RefusalCode.STALE_ATTEMPT, detail)
+        slices = list(self._slices(message))
+        try:
+            applied = self._operator.apply(slices, {v: self._open[v] for v in message.vnodes})
+        except _STORE_FAULTS as fault:
+            self._give_up(fault)
+            raise
+        except Exception as fault:
+            log.exception("batch-poison batch=%s", message.time)
+            detail = f"batch {message.time}: {type(fault).__name__}: {fault}"
+            return self._refusal(m.RefusalCode.POISON, detail)
+        try:
+            answer = self._written(message, applied)
+        except BaseException as fault:
+            self._give_up(fault)
+            raise
+        self._last = (message, answer)
+        return answer
+
+    def _slices(self, message: m.ApplyBatch) -> Iterator[Slice]:
+        """The record batches of the slices, checked, in their order."""
+        schema = self._operator.wire_schema
+        for part in message.parts:
+            bodies = self._files.read(part.path, [(p.offset, p.size) for p in part.places])
+            for place, body in zip(part.places, bodies, strict=True):
+                check_slice(body, place, part.path)
+                yield place.vnode, pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+    def _written(self, message: m.ApplyBatch, applied: Applied) -> m.BatchApplied:
+        """Write what the operator said: stores first, then the output, so that an output file
+        tells of a batch that is applied."""
         stamp = f"{message.time.generation}/{message.time.batch}".encode()
         for vnode, writes in applied.writes.items():
-            batch = WriteBatch(
-                [*writes.keys, LAST_BATCH],
-                [*writes.values, stamp],
-                writes.deletes,
-                writes.delete_ranges,
+            marked = replace(
+                writes, keys=[*writes.keys, LAST_BATCH], values=[*writes.values, stamp]
             )
-            stores[vnode].write(batch)
+            self._open[vnode].write(marked)
         rows, size = 0, 0
         if message.output:
-            rows, size = _write_output(message, applied, self._operator.result_schema)
+            rows, size = self._write_output(message, applied)
         for vnode in message.vnodes:
             self._applied[vnode] = message.time
         return m.BatchApplied(
@@ -147,22 +210,49 @@ class Instance:
             rows=rows,
             size=size,
             applied_at=self._clock.wall(),
-            rss_bytes=_rss_bytes(),
+            rss_bytes=self._rss_bytes(),
             state_bytes={v: self._open[v].state_bytes for v in message.vnodes},
         )
 
+    def _write_output(self, message: m.ApplyBatch, applied: Applied) -> tuple[int, int]:
+        """Write the owned vnodes' rows; returns their number and the file's bytes."""
+        owned = set(message.owned)
+        pieces, start = [], 0
+        for vnode in sorted(applied.output_vnodes):
+            count = applied.output_vnodes[vnode]
+            if vnode in owned:
+                pieces.append(applied.output.slice(start, count))
+            start += count
+        schema = self._operator.result_schema
+        table = pa.concat_tables(pieces) if pieces else schema.empty_table()
+
+        def fill(sink: BinaryIO) -> None:
+            with pa.ipc.new_stream(sink, schema) as writer:
+                writer.write_table(table)
+
+        rows: int = table.num_rows
+        return rows, self._files.write(f"{message.output}.{rows}.arrow", fill)
+
+    # --- checkpoints, and the end ----------------------------------------------------------------
+
     def _checkpoint(self, message: m.CheckpointVnode) -> m.Message:
-        store = self._open[message.vnode]
+        vnode = message.vnode
+        store = self._open.get(vnode)
+        if store is None:
+            return self._refusal(m.RefusalCode.NOT_FOUND, f"vnode {vnode} is not open")
         (stamp,) = store.get_many([LAST_BATCH])
-        last = BatchTime(0, -1)
+        last = BASE
         if stamp is not None:
             last = BatchTime(*(int(part) for part in stamp.decode().split("/")))
-        store.checkpoint(message.directory)
+        try:
+            store.checkpoint(message.directory)
+        except FileExistsError:
+            raise
+        except _STORE_FAULTS as fault:
+            self._give_up(fault)
+            raise
         return m.Checkpointed(
-            header=self._header(),
-            vnode=message.vnode,
-            last_batch=last,
-            covers=self._applied[message.vnode],
+            header=self._header(), vnode=vnode, last_batch=last, covers=self._applied[vnode]
         )
 
     def _stop(self, message: m.StopInstance) -> m.Message:
@@ -185,39 +275,6 @@ _COMMANDS: Mapping[type, Callable[[Instance, Any], m.Message]] = {
 }
 
 
-def _read_slices(part: m.SegmentPart, schema: pa.Schema) -> list[Slice]:
-    """The record batches of a segment's slices, mapped into memory and checked."""
-    found: list[Slice] = []
-    with pa.memory_map(part.path) as source:
-        for place in part.places:
-            body = source.read_at(place.size, place.offset)
-            buffer = pa.py_buffer(body)
-            check_slice(memoryview(buffer), place, part.path)
-            found.append((place.vnode, pa.ipc.read_record_batch(buffer, schema)))
-    return found
-
-
-def _write_output(message: m.ApplyBatch, applied: Applied, schema: pa.Schema) -> tuple[int, int]:
-    """Write the owned vnodes' rows under a temporary name, then under the one that counts.
-
-    Not made durable: until it is released it can be made again from checkpoint and log.
-    """
-    owned = set(message.owned)
-    pieces, start = [], 0
-    for vnode in sorted(applied.output_vnodes):
-        count = applied.output_vnodes[vnode]
-        if vnode in owned:
-            pieces.append(applied.output.slice(start, count))
-        start += count
-    table = pa.concat_tables(pieces) if pieces else schema.empty_table()
-    path = f"{message.output}.{table.num_rows}.arrow"
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with pa.OSFile(f"{path}.tmp", "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(table)
-    os.replace(f"{path}.tmp", path)
-    return table.num_rows, os.path.getsize(path)
-
-
 def _rss_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
@@ -235,10 +292,12 @@ def main(argv: list[str]) -> int:
         settings,
         wire=wire,
         clock=SystemClock(),
-        stores=RocksStores(
+        stores=RocksVnodes(
             StoreBudget(cache_bytes=settings.cache_bytes, dirty_bytes_max=settings.buffer_bytes)
         ),
+        files=HostFiles(),
         operator=bound_from_json(json.loads(settings.job.operator.spec)),
+        rss_bytes=_rss_bytes,
     )
     try:
         while not instance.stopping and _wanted(settings):

@@ -134,7 +134,7 @@ class Instance:
         path = f"{self._root}/instances/{self.id}.settings.json"
         disk.write_atomic(path, settings_bytes(self._settings(live, listen, incarnation)))
         process = self._ports.launcher.start(
-            f"{settings.disk}/{path}", f"{settings.disk}/{self._root}/instances/{self.id}.log"
+            disk.path_of(path), disk.path_of(f"{self._root}/instances/{self.id}.log")
         )
         self._birth = Birth(
             incarnation=incarnation, pid=process.pid, born=process.born, listen=listen
@@ -152,7 +152,7 @@ class Instance:
             incarnation=incarnation,
             worker=settings.worker,
             disk=settings.disk,
-            live=f"{settings.disk}/{live}",
+            live=self._ports.disk.path_of(live),
             listen=listen,
             token_file=settings.token_file,
             cache_bytes=settings.cache_bytes,

@@ -8,7 +8,8 @@ from rhino_agent.launcher import Launcher
 from rhino_agent.settings import AgentSettings
 from rhinoctl.ids import NO_JOB, JobUid
 from rhinoctl.protocol.messages import Header, Message
-from rhinoctl.protocol.ports import Address, Buffer, Clock, Disk, Envelope, Wire
+from rhinoctl.protocol.ports import Address, Buffer, Clock, Envelope, Wire
+from rhinoctl.state.disk import StampingDisk
 
 Answer = Callable[[Envelope], None]
 
@@ -27,7 +28,7 @@ class Ports:
     settings: AgentSettings
     clock: Clock
     wire: Wire
-    disk: Disk
+    disk: StampingDisk
     launcher: Launcher
     incarnation: int = 0
     _answers: dict[int, Answer] = field(default_factory=dict)
