@@ -176,3 +176,6 @@ SESSIONS_A_BATCH = 3
 
 POLL_PAUSE_S = 0.2
 """A driver without a session looks so often whether it has one."""
+
+CHANGE_PAUSE_S = 1.0
+"""After an epoch record could not be written it is tried again, not sooner than this."""

@@ -1,5 +1,6 @@
 """Jobs at the controller: made known, given sessions, offered epochs (design, sections 3 and 4)."""
 
+import logging
 import uuid
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ from rhinoctl.protocol.placement import first_epoch
 from rhinoctl.protocol.ports import Clock, Envelope, Wire
 from rhinoctl.protocol.sessions import Lineage
 from rhinoctl.wire.holder import BatchRun
+
+log = logging.getLogger("rhino.controller")
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class Jobs:
         self._wire = wire
         self._clock = clock
         self._presence: dict[JobUid, Presence] = {}
+        self._not_before: dict[JobUid, float] = {}
         self.changes: dict[JobUid, BatchRun] = {}
 
     # --- registration ----------------------------------------------------------------------------
@@ -221,6 +225,8 @@ class Jobs:
 
     def change_epoch(self, uid: JobUid, change: Epoch) -> None:
         """Write an epoch record under a session of the controller's own, for want of a driver."""
+        if uid in self.changes or self._clock.monotonic() < self._not_before.get(uid, 0.0):
+            return
         document = self._registry.jobs[uid]
         session = self._registry.next_session(uid)
         lineage = Lineage(
@@ -243,9 +249,18 @@ class Jobs:
             run.tick()
             if run.ended:
                 del self.changes[uid]
-                document = self._registry.jobs[uid]
-                if run.state.phase is batches.Phase.DONE and not document.installed:
-                    self._registry.put_job(replace(document, installed=True))
+                self._changed(uid, run.state)
+
+    def _changed(self, uid: JobUid, state: batches.BatchState) -> None:
+        """An epoch change has ended; one that failed is tried again after a pause."""
+        document = self._registry.jobs[uid]
+        if state.phase is batches.Phase.DONE:
+            if not document.installed:
+                self._registry.put_job(replace(document, installed=True))
+            return
+        self._not_before[uid] = self._clock.monotonic() + limits.CHANGE_PAUSE_S
+        fault = state.fault
+        log.warning("epoch-change-failed job=%s fault=%s", uid, fault)
 
 
 def check_vnodes(vnodes: int) -> None:

@@ -48,12 +48,13 @@ class DemoConfig:
     directory: str
     query: str
     rate: int
-    seconds: int
+    seconds: float
     state_mb: int
     keys: int
     instances: int
     vnodes: int
     seed: int
+    partitions: int = 2
 
     @property
     def preload(self) -> int:
@@ -63,7 +64,7 @@ class DemoConfig:
     @property
     def events(self) -> int:
         """All events of the run."""
-        return self.preload + self.rate * self.seconds
+        return self.preload + int(self.rate * self.seconds)
 
     def options(self) -> dict[str, object]:
         """The generator's options, but for the clock."""
@@ -75,6 +76,7 @@ class DemoConfig:
             "seed": self.seed,
             "preload": self.preload,
             "pad_bytes": PAD_BYTES if self.preload else 0,
+            "partitions": self.partitions,
         }
 
 

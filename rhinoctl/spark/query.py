@@ -4,13 +4,15 @@ Facts of PySpark 4.2 and 4.3, held by ``tests/integration/test_query_facts.py``.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
 
-from rhinoctl.errors import UnsupportedSpark
+from rhinoctl.errors import UnsupportedOperator, UnsupportedSpark
 
 MINIMUM = (4, 2)
 
@@ -57,6 +59,22 @@ def check_execution(name: str, trigger: str) -> None:
             " it is committed",
             remedy="leave the option asyncProgressTrackingEnabled out",
         )
+
+
+def check_collations(schema: StructType, columns: Iterable[str]) -> None:
+    """Raise UnsupportedOperator for a collated text column: Arrow's schema does not show it."""
+    needed = set(columns)
+    for field in schema.fields:
+        kind = field.dataType
+        if (
+            field.name in needed
+            and isinstance(kind, StringType)
+            and kind.collation != "UTF8_BINARY"
+        ):
+            raise UnsupportedOperator(
+                f"column {field.name} has collation {kind.collation}",
+                remedy=f"select collate({field.name}, 'UTF8_BINARY') before the sink",
+            )
 
 
 class QueryFacts:

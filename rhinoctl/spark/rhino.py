@@ -23,13 +23,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from rhinoctl.control.client import ControlClient, locate_controller, read_token
 from rhinoctl.errors import UsageError
 from rhinoctl.ids import JobName
-from rhinoctl.operators import BoundOperator, Operator
+from rhinoctl.operators import BoundOperator, Operator, RunningAggregate, from_spec
 from rhinoctl.protocol import batches, views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import OperatorSpec
 from rhinoctl.spark.driver import BatchDriver, Decided
 from rhinoctl.spark.marker import MarkerBell
-from rhinoctl.spark.query import BatchFacts, QueryFacts, check_session
+from rhinoctl.spark.query import BatchFacts, QueryFacts, check_collations, check_session
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.source import mark, register
 from rhinoctl.spark.staging import StagePlan, stage
@@ -103,6 +103,8 @@ class Rhino:
         and rows if Spark repeats the batch.
         """
 
+        operator = _with_session(operator, self._spark)
+
         def callback(frame: DataFrame, batch: int) -> None:
             facts = self._facts.of(frame, batch)
             with self._lock:
@@ -117,6 +119,7 @@ class Rhino:
         self._bell.ring()
 
     def _bind(self, operator: Operator, frame: DataFrame) -> _Bound:
+        check_collations(frame.schema, operator.columns())
         schema = to_arrow_schema(frame.schema, timezone="UTC")
         needed = [name for name in operator.columns() if name in schema.names]
         bound = operator.bind(pa.schema([schema.field(name) for name in needed]))
@@ -195,6 +198,14 @@ class Rhino:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _with_session(operator: Operator, spark: SparkSession) -> Operator:
+    """The operator with the session's arithmetic, where it has any: Spark's default is ANSI."""
+    if not isinstance(operator, RunningAggregate):
+        return operator
+    ansi = spark.conf.get("spark.sql.ansi.enabled") == "true"
+    return from_spec({**operator.spec(), "ansi": ansi})
 
 
 def _owner_workers(epoch: Epoch) -> tuple[str, ...]:

@@ -1,0 +1,146 @@
+"""A real cluster and a real job for tests: processes to kill, events to await."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rhinoctl.control.client import ControlClient
+from rhinoctl.ops import local
+from rhinoctl.ops.demo import SAME_PYTHON
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.views import OperationView
+from rhinoctl.remote.child import Child
+
+Event = dict[str, Any]
+JOB = "demo"
+
+
+def ignore(_: str) -> None:
+    """For progress that nobody reads."""
+
+
+class Running:
+    """An embedded cluster in a directory, and at most one run of the demo's job on it."""
+
+    def __init__(self, directory: Path, *, workers: int = 3, **config: object) -> None:
+        self.directory = directory
+        self.cluster = directory / "cluster"
+        self.events: list[Event] = []
+        self._workers = workers
+        self._config = config
+        self._child: Child | None = None
+        (directory / "job").mkdir(parents=True)
+        self.up()
+        view = local.status(self.cluster)
+        self.controller = view.controller
+        self.client = ControlClient(view.controller, str(self.cluster / "token"))
+
+    def up(self) -> None:
+        """Start what does not run of the cluster."""
+        local.up(
+            local.UpRequest(directory=self.cluster, workers=self._workers, parent=os.getpid()),
+            ignore,
+        )
+
+    def start(self, **changes: object) -> None:
+        """Start the job, or start it again where it was."""
+        config = {
+            "job": JOB,
+            "controller": self.controller,
+            "token_file": str(self.cluster / "token"),
+            "directory": str(self.directory / "job"),
+            "query": "counts",
+            "rate": 4000,
+            "seconds": 10,
+            "state_mb": 0,
+            "keys": 5000,
+            "instances": 2,
+            "vnodes": 16,
+            "seed": 7,
+            **self._config,
+            **changes,
+        }
+        path = self.directory / "job.json"
+        path.write_bytes(codec.dumps(config))
+        log = self.directory / "job.log"
+        self._child = Child("rhinoctl.spark.demo", str(path), log=log, environ=SAME_PYTHON)
+
+    def until(self, wanted: Callable[[Event], bool], *, within_s: float = 120.0) -> Event:
+        """Read events until one is wanted; fails with the last ones and the log's end."""
+        assert self._child is not None
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            try:
+                event = self._child.event(1.0)
+            except EOFError:
+                break
+            if event is not None:
+                self.events.append(event)
+                if wanted(event):
+                    return event
+                if event["event"] == "error":
+                    break
+        log = (self.directory / "job.log").read_text()[-3000:]
+        raise AssertionError(f"not seen; last events {self.events[-3:]}; log: {log}")
+
+    def batches(self, count: int) -> Event:
+        """Wait for so many more batches with rows."""
+        found = self.until(_has_rows)
+        for _ in range(count - 1):
+            found = self.until(_has_rows)
+        return found
+
+    def result(self) -> Event:
+        """The job's verdict."""
+        return self.until(lambda e: e["event"] == "result", within_s=180.0)
+
+    def error(self) -> Event:
+        """The error with which the job ends, from its own lines."""
+        assert self._child is not None
+        while True:
+            event = self._child.event(120.0)
+            assert event is not None
+            if event["event"] == "error":
+                return event
+
+    def kill_job(self) -> None:
+        """SIGKILL the driver, and wait until it and what it started are gone."""
+        assert self._child is not None
+        os.kill(self._child.pid, signal.SIGKILL)
+        self._child.close()
+        self._child = None
+
+    def exit_code(self) -> int | None:
+        """How the job ended."""
+        assert self._child is not None
+        return self._child.returncode(60.0)
+
+    def kill(self, name: str) -> int:
+        """SIGKILL an agent or the controller by its name; returns its pid."""
+        process = next(p for p in local.status(self.cluster).processes if p.name == name)
+        os.kill(process.pid, signal.SIGKILL)
+        return process.pid
+
+    def ended(self, op: str, *, within_s: float = 60.0) -> OperationView:
+        """Wait for the end of an operation."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            view = self.client.operation(op)
+            if view.phase.value in ("complete", "aborted"):
+                return view
+            time.sleep(0.1)
+        raise AssertionError(f"{op} is still {self.client.operation(op)}")
+
+    def close(self) -> None:
+        """End everything."""
+        if self._child is not None:
+            self._child.close()
+        self.client.close()
+        local.down(self.cluster, ignore)
+
+
+def _has_rows(event: Event) -> bool:
+    return event["event"] == "batch" and event["rows_in"] > 0
