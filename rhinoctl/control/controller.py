@@ -65,6 +65,13 @@ class Controller:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run a function in the loop and return what it returns, or what it waits for."""
+        found = self.submit(function).result(limits.CALL_WAIT_S)
+        if isinstance(found, Waiting):
+            return found.answer.result(limits.START_WAIT_S + limits.CALL_WAIT_S)
+        return found
+
+    def submit(self, function: Callable[[], Any]) -> "Future[Any]":
+        """Have a function run in the loop; the result may be a `Waiting`. Raises Busy."""
         answer: Future[Any] = Future()
         try:
             self._calls.put_nowait((function, answer))
@@ -72,10 +79,7 @@ class Controller:
             raise Busy(
                 "the controller has too many calls waiting", remedy="try again in a moment"
             ) from None
-        found = answer.result(limits.CALL_WAIT_S)
-        if isinstance(found, Waiting):
-            return found.answer.result(limits.START_WAIT_S + limits.CALL_WAIT_S)
-        return found
+        return answer
 
     # --- the loop --------------------------------------------------------------------------------
 
