@@ -25,6 +25,7 @@ from rhinoctl.errors import (
     ResultMismatch,
     RhinoError,
     UnknownJob,
+    UnwritableDirectory,
     UsageError,
 )
 from rhinoctl.ids import JobName, OpId, Vnode
@@ -133,7 +134,7 @@ def run_demo(
         raise UsageError(f"there is no query {request.query!r}", remedy=remedy)
     prerequisites.check_java()
     prerequisites.check_spark()
-    directory = Path(tempfile.mkdtemp(prefix="rhinoctl-demo-"))
+    directory = _new_directory()
     keep = True
     try:
         with _ending_in_order(), ExitStack() as stack:
@@ -166,6 +167,16 @@ def run_demo(
         faults=tuple(moves.faults),
         directory=str(directory) if request.keep else None,
     )
+
+
+def _new_directory() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="rhinoctl-demo-"))
+    except OSError as fault:
+        raise UnwritableDirectory(
+            f"no directory for temporary files can be written: {fault}",
+            remedy="let TMPDIR name a directory that this user may write in",
+        ) from fault
 
 
 def _write_settings(

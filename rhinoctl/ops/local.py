@@ -7,6 +7,7 @@ anything, a kill in the middle included, starts exactly what is missing.
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,11 +122,11 @@ def up(request: UpRequest, say: Say, processes: Processes | None = None) -> Loca
     with config.claimed(directory):
         known = config.read_cluster(directory)
         plan = plan_up(request, known, _alive(known, processes))
-        missing = plan.start != plan.cluster.names()
-        say(f"starting {', '.join(plan.start)}{', which had ended' if missing and known else ''}")
         cluster = plan.cluster
         try:
             _prepare(request, plan)
+            again = ", which had ended" if plan.start != cluster.names() else ""
+            say(f"starting {', '.join(plan.start)}{again}")
             for name in plan.start:
                 module, settings = _module_of(name, directory, cluster)
                 process = processes.start_module(module, settings, log=_log(directory, name))
@@ -134,6 +135,9 @@ def up(request: UpRequest, say: Say, processes: Processes | None = None) -> Loca
             _await_workers(directory, cluster, processes, say)
         except BaseException:
             _end(directory, cluster, plan.start, processes)
+            if known is None:
+                with suppress(OSError):  # it goes only if nothing was written in it
+                    directory.rmdir()
             raise
         return replace(_view(directory, cluster, processes), started=plan.start)
 
@@ -177,11 +181,11 @@ def plan_up(request: UpRequest, known: ClusterFile | None, alive: frozenset[str]
 def _prepare(request: UpRequest, plan: UpPlan) -> None:
     """Files and directories that the processes need; refuses before anything is started."""
     cluster, directory = plan.cluster, request.directory
-    remote.make_run_directory(cluster.run)
     for name in plan.start:
         remote.check_free(
             cluster.controller if name == CONTROLLER else cluster.workers[WorkerId(name)].address
         )
+    remote.make_run_directory(cluster.run)
     config.make_token(cluster.token_file)
     config.write_cluster(directory, cluster)
     for worker, entry in cluster.workers.items():
