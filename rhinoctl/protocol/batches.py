@@ -13,6 +13,8 @@ Invariants (numbers of the design, section 10):
 11. A batch whose offsets are not the decided ones is refused; so is one that is neither the last
     decided batch nor the one after it.
 13. A decided batch is finished with its attempt; an undecided one is staged anew, whole.
+14. A batch that is released, because another run has committed it, is not put out again without
+    the outputs that are gone.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,17 +23,13 @@ from enum import Enum
 from typing import Any
 
 from rhinoctl import limits
-from rhinoctl.ids import NO_ATTEMPT, Attempt, BatchTime, Vnode, WorkerId
+from rhinoctl.ids import Attempt, BatchTime, WorkerId
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.decisions import Receipt as Receipt
+from rhinoctl.protocol.decisions import Task as Task
+from rhinoctl.protocol.decisions import batch_record, epoch_record
 from rhinoctl.protocol.epochs import Epoch, successor_fault
-from rhinoctl.protocol.records import (
-    DecisionRecord,
-    Position,
-    RecordId,
-    SliceName,
-    Watermarks,
-    Winner,
-)
+from rhinoctl.protocol.records import DecisionRecord, RecordId
 from rhinoctl.protocol.sessions import Lineage, last_decided, unfenced
 
 
@@ -54,6 +52,8 @@ class FaultKind(Enum):
     FENCED = "fenced"
     OFFSETS_DIFFER = "offsets_differ"
     WRONG_BATCH = "wrong_batch"
+    STALE_EPOCH = "stale_epoch"
+    RELEASED = "released"
     OTHER_OPERATOR = "other_operator"
     BEHIND = "behind"
     POISON = "poison"
@@ -68,33 +68,13 @@ class Fault:
     workers: tuple[WorkerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What is to be decided: Spark's batch, or (with `change`) an epoch record after the last."""
-
-    time: BatchTime
-    start_offsets: str = ""
-    end_offsets: str = ""
-    batch_time_ms: int = 0
-    operator: str = ""
-    change: Epoch | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What one Spark task pushed: its channel, and the name of every slice."""
-
-    channel: int
-    task_attempt: int
-    slices: tuple[SliceName, ...]
-
-
 # --- events --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A worker answered the last message that was sent to it."""
+    """A worker answered a request that this phase of this attempt has sent. What answers an
+    earlier request is not delivered."""
 
     worker: WorkerId
     message: m.Message
@@ -155,7 +135,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """Deliver `Expired` unless the phase has changed within this time."""
+    """Deliver `Expired` after this time, unless the batch has ended or another `Deadline` came."""
 
     after_s: float
 
@@ -165,7 +145,8 @@ Effect = Send | Stage | Deadline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
-    """One batch on its way. `waiting` are the workers whose answer the phase still needs."""
+    """One batch on its way. `waiting` are the workers whose answer the phase still needs; `plain`
+    says that a marker was tried with this batch in vain, and is not tried again."""
 
     phase: Phase
     lineage: Lineage
@@ -176,6 +157,7 @@ class BatchState:
     receipts: tuple[Receipt, ...] = ()
     record: DecisionRecord | None = None
     proposal: Epoch | None = None
+    plain: bool = False
     outputs: tuple[m.OutputName, ...] = ()
     applied_at: Mapping[WorkerId, float] = field(default_factory=dict)
     replayed: bool = False
@@ -192,7 +174,7 @@ Step = tuple[BatchState, tuple[Effect, ...]]
 
 TRANSITIONS: Mapping[tuple[Phase, type], frozenset[Phase]] = {
     (Phase.FENCING, Answered): frozenset(
-        {Phase.FENCING, Phase.OPENING, Phase.SEALING, Phase.APPLYING, Phase.DONE, Phase.FAILED}
+        {Phase.FENCING, Phase.OPENING, Phase.SEALING, Phase.APPLYING, Phase.FAILED}
     ),
     (Phase.FENCING, Lost): frozenset({Phase.FENCING}),
     (Phase.OPENING, Answered): frozenset({Phase.OPENING, Phase.STAGING, Phase.FAILED}),
@@ -248,9 +230,9 @@ def _failed(state: BatchState, kind: FaultKind, detail: str, *workers: WorkerId)
 
 
 def _expired(state: BatchState, event: Expired) -> Step:
-    record, silent = state.record, sorted(state.waiting)
-    if state.phase is Phase.SEALING and record is not None and record.is_batch and record.is_marker:
-        return _opening(replace(state, proposal=None))
+    silent = sorted(state.waiting)
+    if state.phase is Phase.SEALING and _carries_marker(state):
+        return _opening(state)
     detail = f"no answer in {state.phase.value} of batch {state.task.time}"
     return _failed(state, FaultKind.UNREACHABLE, detail, *silent)
 
@@ -311,13 +293,10 @@ def _fence_answered(state: BatchState, event: Answered) -> Step:
         fence = m.Fence(header=state.lineage.header())
         sends = tuple(Send(worker=worker, message=fence) for worker in sorted(more))
         return replace(state, waiting=more), sends
+    lineage = replace(state.lineage, fenced=True)
     last = last_decided(fences)
-    if last is None:
-        if state.task.change is None:
-            return _failed(state, FaultKind.BEHIND, "no worker has a record of the job")
-        lineage = replace(state.lineage, fenced=True)
-    else:
-        lineage = replace(state.lineage, fenced=True, last=last, epoch=last.next_epoch)
+    if last is not None:
+        lineage = replace(lineage, last=last, epoch=last.next_epoch)
     return _placed(replace(state, lineage=lineage))
 
 
@@ -325,12 +304,11 @@ def _placed(state: BatchState) -> Step:
     """After the fence: is this the batch to decide, the one decided last, or another?"""
     lineage, task = state.lineage, state.task
     if task.change is not None:
-        if lineage.last is not None and lineage.epoch.number >= task.change.number:
-            return replace(state, phase=Phase.DONE, replayed=True), ()
-        return _sealing_change(state, task.change)
+        return _changing(state, task.change)
     last = lineage.last
-    assert last is not None
-    if last.is_batch and last.operator and task.operator != last.operator:
+    if last is None:
+        return _failed(state, FaultKind.BEHIND, "no worker has a record of the job")
+    if last.operator and task.operator != last.operator:
         detail = f"operator {task.operator} at batch {task.time}, decided with {last.operator}"
         return _failed(state, FaultKind.OTHER_OPERATOR, detail)
     if task.time == last.time and last.time.batch >= 0:
@@ -340,16 +318,29 @@ def _placed(state: BatchState) -> Step:
     if not (follows or reborn):
         detail = f"Spark asks for batch {task.time}, the last decided is {last.time}"
         return _failed(state, FaultKind.WRONG_BATCH, detail)
-    if follows and last.end_offsets and task.start_offsets not in ("", last.end_offsets):
+    if follows and _differ(task.start_offsets, last.end_offsets):
         detail = f"batch {task.time} starts at {task.start_offsets}, decided {last.end_offsets}"
         return _failed(state, FaultKind.OFFSETS_DIFFER, detail)
     return _opening(state)
 
 
+def _differ(asked: str, decided: str) -> bool:
+    """Whether two offsets differ; an empty text stands for one that the sender does not have."""
+    return asked != decided and "" not in (asked, decided)
+
+
 def _replaying(state: BatchState, last: DecisionRecord) -> Step:
+    """The batch is decided: not one row of it is staged again, whatever Spark would send.
+
+    `last` may be an epoch record after the batch. It repeats the batch's offsets, and its voters
+    are those of the epochs before and after it, so that all who owe the output are asked.
+    """
     task = state.task
-    if task.end_offsets != last.end_offsets:
-        detail = f"batch {task.time} ends at {task.end_offsets}, decided {last.end_offsets}"
+    if task.end_offsets != last.end_offsets or _differ(task.start_offsets, last.start_offsets):
+        detail = (
+            f"batch {task.time} has offsets {task.start_offsets} to {task.end_offsets}, "
+            f"decided {last.start_offsets} to {last.end_offsets}"
+        )
         return _failed(state, FaultKind.OFFSETS_DIFFER, detail)
     return _applying(replace(state, record=last, replayed=True))
 
@@ -358,6 +349,8 @@ def _replaying(state: BatchState, last: DecisionRecord) -> Step:
 
 
 def _opening(state: BatchState) -> Step:
+    """The next attempt, from nothing. One whose marker was not sealed by all goes without it."""
+    state = replace(state, plain=state.plain or _carries_marker(state))
     if state.attempts >= limits.ATTEMPTS_MAX:
         return _failed(
             state, FaultKind.ATTEMPTS, f"batch {state.task.time}: {state.attempts} attempts"
@@ -411,101 +404,78 @@ def _sealing(state: BatchState) -> Step:
     """Write the record, and with it the marker if a proposal is at hand.
 
     Joining members that the proposal makes voters must seal the marker too: they could not open
-    the next batch without it. If one stays silent, the batch is staged again without the proposal.
+    the next batch without it. If one stays silent or refuses, the batch is staged again without the
+    proposal.
     """
-    lineage, task = state.lineage, state.task
+    lineage, taken = state.lineage, state.proposal
     assert state.attempt is not None
-    taken = state.proposal
-    if taken is None or successor_fault(lineage.epoch, taken) is not None:
+    if taken is None or state.plain or successor_fault(lineage.epoch, taken) is not None:
         taken = lineage.epoch
-    voters = lineage.epoch.voters() | (taken.voters() & lineage.epoch.listeners())
-    record = DecisionRecord(
-        position=Position(*task.time, 0),
-        attempt=state.attempt,
-        after=_last_id(lineage),
-        epoch=lineage.epoch.number,
-        voters=tuple(sorted(voters)),
-        next_epoch=taken,
-        start_offsets=task.start_offsets,
-        end_offsets=task.end_offsets,
-        batch_time_ms=task.batch_time_ms,
-        watermarks=Watermarks(),
-        operator=task.operator,
-        rows=_rows(state.receipts),
-        winners=tuple(
-            Winner(channel=r.channel, task_attempt=r.task_attempt, slices=r.slices)
-            for r in sorted(state.receipts, key=lambda r: r.channel)
-        ),
-    )
-    return _send_seals(state, record, lineage.epoch.listeners(), voters)
+    record = batch_record(lineage, state.task, state.attempt, state.receipts, taken)
+    return _send_seals(state, record, lineage.epoch.listeners())
 
 
-def _rows(receipts: tuple[Receipt, ...]) -> dict[Vnode, int]:
-    rows: dict[Vnode, int] = {}
-    for receipt in receipts:
-        for piece in receipt.slices:
-            rows[piece.vnode] = rows.get(piece.vnode, 0) + piece.rows
-    return rows
+def _carries_marker(state: BatchState) -> bool:
+    record = state.record
+    return record is not None and record.is_batch and record.is_marker
 
 
-def _sealing_change(state: BatchState, change: Epoch) -> Step:
-    """An epoch record: sealed by the voters of the epoch it ends and of the one it opens."""
-    lineage, last = state.lineage, state.lineage.last
-    position = Position(*state.task.time, 1) if last is None else _after(last.position)
-    counter = lineage.counter + 1
-    lineage = replace(lineage, counter=counter)
-    old = lineage.epoch.voters() if last is not None else frozenset()
-    record = DecisionRecord(
-        position=position,
-        attempt=Attempt(lineage.session, counter),
-        after=last.id if last is not None else RecordId(Position(*state.task.time, 0), NO_ATTEMPT),
-        epoch=change.number - 1,
-        voters=tuple(sorted(old | change.voters())),
-        next_epoch=change,
-        start_offsets=last.start_offsets if last else "",
-        end_offsets=last.end_offsets if last else "",
-        operator=last.operator if last else "",
-        rows=last.rows if last else {},
-    )
+def _changing(state: BatchState, change: Epoch) -> Step:
+    """Seal an epoch record, if the logs that the fence has shown still ask for it.
+
+    They may be at this epoch, or past it, without every worker knowing: then the last record is
+    made known to all instead, and `lineage.epoch` tells the caller what holds.
+    """
+    lineage = state.lineage
+    if lineage.last is not None:
+        if lineage.epoch.number >= change.number:
+            return _applying(replace(state, record=lineage.last, replayed=True))
+        fault = successor_fault(lineage.epoch, change)
+        if fault is not None:
+            return _failed(state, FaultKind.STALE_EPOCH, fault)
+    lineage = replace(lineage, counter=lineage.counter + 1)
+    record = epoch_record(lineage, state.task.time, change)
     state = replace(state, lineage=lineage, attempt=record.attempt)
+    return _send_seals(state, record, frozenset(record.voters) | change.listeners())
+
+
+def _send_seals(state: BatchState, record: DecisionRecord, listeners: frozenset[WorkerId]) -> Step:
     voters = frozenset(record.voters)
-    return _send_seals(state, record, voters | change.listeners(), voters)
-
-
-def _after(position: Position) -> Position:
-    return position._replace(step=position.step + 1)
-
-
-def _send_seals(
-    state: BatchState,
-    record: DecisionRecord,
-    listeners: frozenset[WorkerId],
-    voters: frozenset[WorkerId],
-) -> Step:
     state = replace(state, phase=Phase.SEALING, record=record, waiting=voters, misses=0)
     sends = [Send(worker=w, message=_request(state, w)) for w in sorted(listeners)]
-    marker = record.is_batch and record.is_marker
-    patience = limits.MARKER_DEADLINE_S if marker else limits.SEAL_DEADLINE_S
+    patience = limits.MARKER_DEADLINE_S if _carries_marker(state) else limits.SEAL_DEADLINE_S
     return state, (*sends, Deadline(after_s=patience))
 
 
 def _seal_answered(state: BatchState, event: Answered) -> Step:
     if event.worker not in state.waiting:
         return state, ()
-    answer = event.message
+    answer, record = event.message, state.record
+    assert record is not None
+    if isinstance(answer, m.Done):
+        return state, ()  # of a `Resend`, which is not what this phase waits for
+    if isinstance(answer, m.Refusal) and event.worker not in state.lineage.epoch.voters():
+        return _newcomer_refused(state, event, answer)
     if not isinstance(answer, m.SealAnswer):
         return _refused(state, event)
-    assert state.record is not None
-    if answer.record != state.record.id:
+    if answer.record != record.id:
         return state, ()
     if answer.missing:
         return _missing(state, event.worker)
     state = replace(state, waiting=state.waiting - {event.worker})
     if state.waiting:
         return state, ()
-    record = state.record
     lineage = replace(state.lineage, last=record, epoch=record.next_epoch)
     return _applying(replace(state, lineage=lineage))
+
+
+def _newcomer_refused(state: BatchState, event: Answered, refusal: m.Refusal) -> Step:
+    """A member that the marker makes a voter cannot seal it: the batch does without the marker.
+    An epoch record is for that newcomer alone, and ends."""
+    codes = (m.RefusalCode.NOT_OPEN, m.RefusalCode.STALE_ATTEMPT, m.RefusalCode.BEHIND)
+    if _carries_marker(state) and refusal.code in codes:
+        return _opening(state)
+    return _refused(state, event)
 
 
 def _missing(state: BatchState, worker: WorkerId) -> Step:
@@ -548,6 +518,9 @@ def _apply_answered(state: BatchState, event: Answered) -> Step:
     answer = event.message
     if not isinstance(answer, m.ApplyAnswer):
         return _refused(state, event)
+    if answer.released and state.task.change is None:
+        detail = f"batch {state.task.time} was committed by another run of the query meanwhile"
+        return _failed(state, FaultKind.RELEASED, detail, event.worker)
     state = replace(
         state,
         waiting=state.waiting - {event.worker},

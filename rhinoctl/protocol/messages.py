@@ -145,11 +145,13 @@ class OutputName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyAnswer(Message):
-    """Applied by every owner on this worker. `applied_at` is wall time in seconds."""
+    """Applied by every owner on this worker. `applied_at` is wall time in seconds; `released` says
+    that the record's batch is released, so that its outputs are not kept any more."""
 
     record: RecordId
     outputs: tuple[OutputName, ...]
     applied_at: float
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
