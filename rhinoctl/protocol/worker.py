@@ -5,11 +5,14 @@ order, so that what must be durable is durable before an answer leaves (design, 
 
 Invariants (numbers of the design, section 10):
 
-1.  A session or attempt below the newest is refused; the session is persisted before an answer.
+1.  A session below the newest is refused, and so is an attempt: whatever an older message asks for,
+    it never displaces what a newer attempt has left. The session is persisted before an answer.
 2.  A sealed record is applied only once it is known to be decided: by `Apply`, or by the next
     record's `after`. Never on its seal.
-4.  `SealAnswer` without missing slices leaves only after the record and all it names are durable.
-13. Opening the next attempt drops what an undecided one left, sealed or not.
+4.  `SealAnswer` without missing slices leaves only after the record and all it names are durable;
+    a record that makes this worker a full member is sealed only if its copy is whole.
+13. Opening the next attempt drops what an undecided one left, sealed or not. At most one of an open
+    attempt and an undecided record is here at a time.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +21,14 @@ from typing import Any
 
 from rhinoctl.ids import NO_ATTEMPT, Attempt, BatchTime, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.epochs import Epoch
-from rhinoctl.protocol.records import DecisionRecord, RecordId, SliceName, expected_slices
+from rhinoctl.protocol.epochs import Epoch, Role
+from rhinoctl.protocol.records import (
+    DecisionRecord,
+    Position,
+    RecordId,
+    SliceName,
+    expected_slices,
+)
 
 PutKey = tuple[int, int]
 """(channel, task attempt)."""
@@ -48,13 +57,26 @@ class OpenAttempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """What a worker knows of one job. `session`, `decided` and `sealed` outlive the process: the
-    first in its own file, the records in the worker log."""
+    first in its own file, the records in the worker log.
+
+    `held` is what was open when `sealed` was sealed: it may still have to be forwarded. `whole` are
+    vnodes of which this worker, as a joining member, has a base and all that came after it, up to
+    the newest record. Only the agent can know: it says so with ``replace(state, whole=…)`` whenever
+    it has looked. The machine takes it back when the worker has missed a record.
+    """
 
     worker: WorkerId
     session: int = 0
     decided: DecisionRecord | None = None
     sealed: DecisionRecord | None = None
     opened: OpenAttempt | None = None
+    held: OpenAttempt | None = None
+    whole: frozenset[Vnode] = frozenset()
+
+    def newest_attempt(self) -> Attempt:
+        """The newest attempt of which anything is left here; attempts grow from batch to batch."""
+        left = (self.opened, self.sealed, self.decided)
+        return max((each.attempt for each in left if each is not None), default=NO_ATTEMPT)
 
     def epoch(self) -> Epoch | None:
         """The epoch that holds now, as far as this worker knows it to be decided."""
@@ -179,27 +201,33 @@ def recovered(
 ) -> tuple[WorkerState, tuple[DropAttempt, ...]]:
     """The state after a restart, from the sealed records of the log in any order.
 
-    A record that another one follows is decided. Of several that follow the same one, all but the
-    newest attempt are left-overs; the newest is sealed and perhaps not decided.
+    The newest, which is that of the highest attempt (its place may be before that of a left-over
+    whose removal a power loss has undone), is sealed and perhaps not decided. What it follows is
+    decided. A record that a later attempt has passed over is a left-over.
     """
-    by_id = {record.id: record for record in records}
-    ordered = sorted(records, key=lambda record: (record.position, record.attempt))
-    if not ordered:
+    if not records:
         return WorkerState(worker=worker, session=session), ()
-    newest = ordered[-1]
-    decided = by_id.get(newest.after)
-    chain: set[RecordId] = set()
-    at: DecisionRecord | None = newest
-    while at is not None:
-        chain.add(at.id)
-        at = by_id.get(at.after)
-    drops = tuple(
-        _drop(record)
-        for record in ordered
-        if record.id not in chain and record.position >= newest.position
-    )
+    newest = max(records, key=lambda record: record.attempt)
+    decided = next((record for record in records if record.id == newest.after), None)
+    drops = tuple(_drop(record) for record in _passed_over(records))
     state = WorkerState(worker=worker, session=session, decided=decided, sealed=newest)
     return state, drops
+
+
+def _passed_over(records: tuple[DecisionRecord, ...]) -> list[DecisionRecord]:
+    """Records after which a later attempt was made as if they were not here: it follows an earlier
+    record, or another one at the same place."""
+    passed_over = []
+    followed: dict[Position, set[RecordId]] = {}
+    lowest: Position | None = None
+    for record in sorted(records, key=lambda record: record.attempt, reverse=True):
+        others = followed.get(record.position, set()) - {record.id}
+        if others or (lowest is not None and lowest < record.position):
+            passed_over.append(record)
+        after = record.after
+        followed.setdefault(after.position, set()).add(after)
+        lowest = after.position if lowest is None else min(lowest, after.position)
+    return passed_over
 
 
 def _drop(record: DecisionRecord) -> DropAttempt:
@@ -229,12 +257,15 @@ def _done(state: WorkerState, request: Request) -> Reply:
 
 
 def _fence(state: WorkerState, request: m.Fence) -> Step:
-    dropped = _drop_open(state)
-    state = replace(state, opened=None)
     answer = m.FenceAnswer(
         header=_header(state, request), decided=state.decided, sealed=state.sealed
     )
-    return state, (*dropped, Reply(message=answer))
+    return state, (Reply(message=answer),)
+
+
+def _stale(state: WorkerState, request: Request, attempt: Attempt) -> Step:
+    detail = f"attempt {attempt}; {state.worker} has seen {state.newest_attempt()}"
+    return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
 
 
 def _settle(state: WorkerState, after: RecordId) -> tuple[WorkerState, tuple[Effect, ...]] | None:
@@ -251,12 +282,10 @@ def _settle(state: WorkerState, after: RecordId) -> tuple[WorkerState, tuple[Eff
 
 def _open(state: WorkerState, request: m.Open) -> Step:
     opened = state.opened
-    if opened is not None and opened.time == request.time:
-        if opened.attempt == request.attempt:
-            return state, (_done(state, request),)
-        if opened.attempt > request.attempt:
-            detail = f"attempt {request.attempt}; {opened.attempt} is open"
-            return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
+    if opened is not None and (opened.time, opened.attempt) == (request.time, request.attempt):
+        return state, (_done(state, request),)
+    if request.attempt <= state.newest_attempt():
+        return _stale(state, request, request.attempt)
     if state.decided is not None and request.time <= state.decided.time:
         detail = f"batch {request.time}; {state.decided.position} is decided"
         return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
@@ -265,7 +294,7 @@ def _open(state: WorkerState, request: m.Open) -> Step:
         if request.epoch.fully_held_by(state.worker):
             detail = f"{state.worker} lacks the decided record {request.after.position}"
             return _refuse(state, request, m.RefusalCode.BEHIND, detail)
-        settled = _forget_sealed(state)
+        settled = _begun_anew(state)
     dropped = _drop_open(state)
     state, learnt = settled
     state = replace(
@@ -278,10 +307,15 @@ def _open(state: WorkerState, request: m.Open) -> Step:
     return state, (*dropped, *learnt, release, _done(state, request))
 
 
-def _forget_sealed(state: WorkerState) -> tuple[WorkerState, tuple[Effect, ...]]:
-    if state.sealed is None:
-        return state, ()
-    return replace(state, sealed=None), (_drop(state.sealed),)
+def _begun_anew(state: WorkerState) -> tuple[WorkerState, tuple[Effect, ...]]:
+    """The worker's log begins here: with the job's first record, or because a worker that nobody
+    waits for has missed records, or has none yet.
+
+    What it has sealed last may or may not have been decided, so that it is dropped; what is before
+    that is no longer what a fence should be told of.
+    """
+    dropped = () if state.sealed is None else (_drop(state.sealed),)
+    return replace(state, decided=None, sealed=None, whole=frozenset()), dropped
 
 
 def _put(state: WorkerState, request: m.Put) -> Step:
@@ -311,17 +345,28 @@ def _put(state: WorkerState, request: m.Put) -> Step:
 
 
 def _forwards(worker: WorkerId, epoch: Epoch, put: m.Put) -> tuple[ForwardPut, ...]:
-    """The put's slices by the worker that follows this one in their chains."""
+    """The put's slices by the workers that get them from this one.
+
+    A full holder serves the next full member of the chain, and the joining ones before that: a
+    member that is not waited for must not stand between two that are.
+    """
     onward: dict[WorkerId, list[SliceName]] = {}
     for name in put.slices:
-        chain = epoch.holders(name.vnode)
-        place = chain.index(worker) if worker in chain else len(chain)
-        for successor in chain[place + 1 : place + 2]:
+        for successor in _served(worker, epoch, name.vnode):
             onward.setdefault(successor, []).append(name)
     return tuple(
         ForwardPut(worker=successor, put=replace(put, slices=tuple(names), forwarded=True))
         for successor, names in sorted(onward.items())
     )
+
+
+def _served(worker: WorkerId, epoch: Epoch, vnode: Vnode) -> tuple[WorkerId, ...]:
+    if epoch.role_of(worker, vnode) is not Role.FULL:
+        return ()
+    chain = epoch.holders(vnode)
+    rest = chain[chain.index(worker) + 1 :]
+    full = [n for n, member in enumerate(rest) if epoch.role_of(member, vnode) is Role.FULL]
+    return rest[: full[0] + 1] if full else rest
 
 
 def held_forwards(
@@ -347,11 +392,11 @@ def held_forwards(
 
 
 def _resend(state: WorkerState, request: m.Resend) -> Step:
-    opened = state.opened
-    if opened is None or opened.attempt != request.attempt:
-        detail = f"attempt {request.attempt} at batch {request.time} is not open"
-        return _refuse(state, request, m.RefusalCode.NOT_OPEN, detail)
-    return state, (ForwardHeld(attempt=opened), _done(state, request))
+    """Forward what is held of an attempt, open or sealed and not decided. It may be nothing."""
+    attempt = state.opened if state.sealed is None else state.held
+    if attempt is None or attempt.attempt != request.attempt:
+        return state, (_done(state, request),)
+    return state, (ForwardHeld(attempt=attempt), _done(state, request))
 
 
 def _seal(state: WorkerState, request: m.Seal) -> Step:
@@ -359,22 +404,31 @@ def _seal(state: WorkerState, request: m.Seal) -> Step:
     known = (state.sealed, state.decided)
     if any(mine is not None and mine.id == record.id for mine in known):
         return state, (_sealed(state, request, record),)
+    if record.attempt < state.newest_attempt():
+        return _stale(state, request, record.attempt)
     if state.decided is not None and record.position <= state.decided.position:
         detail = f"record {record.position}; {state.decided.position} is decided"
         return _refuse(state, request, m.RefusalCode.STALE_ATTEMPT, detail)
-    if record.is_batch:
-        return _seal_batch(state, request, record)
+    return (_seal_batch if record.is_batch else _seal_change)(state, request, record)
+
+
+def _seal_change(state: WorkerState, request: m.Seal, record: DecisionRecord) -> Step:
+    """Seal an epoch record, which needs no attempt to be open."""
+    dropped = _drop_open(state)
     settled = _settle(state, record.after)
     if settled is None:
         if record.after.attempt != NO_ATTEMPT and record.next_epoch.fully_held_by(state.worker):
             detail = f"{state.worker} lacks the decided record {record.after.position}"
             return _refuse(state, request, m.RefusalCode.BEHIND, detail)
-        settled = _forget_sealed(state)
-    dropped = _drop_open(state)
-    state, learnt = settled
-    state = replace(state, sealed=record, opened=None)
-    effects = (*dropped, *learnt, SealRecord(record=record), _sealed(state, request, record))
-    return state, effects
+        settled = _begun_anew(state)
+    after, learnt = settled
+    now = after.decided.next_epoch if after.decided is not None else None
+    lacking = _lacking(after, now, record)
+    if lacking:
+        return _not_whole(state, request, lacking)
+    after = replace(after, sealed=record, held=None, opened=None)
+    effects = (*dropped, *learnt, SealRecord(record=record), _sealed(after, request, record))
+    return after, effects
 
 
 def _seal_batch(state: WorkerState, request: m.Seal, record: DecisionRecord) -> Step:
@@ -382,12 +436,33 @@ def _seal_batch(state: WorkerState, request: m.Seal, record: DecisionRecord) -> 
     if opened is None or (opened.time, opened.attempt) != (record.time, record.attempt):
         detail = f"attempt {record.attempt} at batch {record.time} is not open"
         return _refuse(state, request, m.RefusalCode.NOT_OPEN, detail)
+    lacking = _lacking(state, opened.epoch, record)
+    if lacking:
+        return _not_whole(state, request, lacking)
     missing = opened.lacks(record)
     if missing:
         answer = m.SealAnswer(header=_header(state, request), record=record.id, missing=missing)
         return state, (Reply(message=answer),)
-    state = replace(state, sealed=record, opened=None)
+    state = replace(state, sealed=record, held=opened, opened=None)
     return state, (SealRecord(record=record), _sealed(state, request, record))
+
+
+def _lacking(state: WorkerState, now: Epoch | None, record: DecisionRecord) -> tuple[Vnode, ...]:
+    """The vnodes that the record makes this worker a full holder of, though its copy is not whole.
+    The empty base of a job's first record is."""
+    if record.after.attempt == NO_ATTEMPT:
+        return ()
+    return tuple(
+        vnode
+        for vnode in record.next_epoch.fully_held_by(state.worker)
+        if vnode not in state.whole
+        and (now is None or now.role_of(state.worker, vnode) is not Role.FULL)
+    )
+
+
+def _not_whole(state: WorkerState, request: m.Seal, lacking: tuple[Vnode, ...]) -> Step:
+    detail = f"{state.worker} has no whole copy of vnode {', '.join(map(str, lacking))}"
+    return _refuse(state, request, m.RefusalCode.BEHIND, detail)
 
 
 def _sealed(state: WorkerState, request: m.Seal, record: DecisionRecord) -> Reply:
@@ -399,7 +474,9 @@ def _apply(state: WorkerState, request: m.Apply) -> Step:
     if sealed is not None and sealed.id == request.record:
         state = replace(state, decided=sealed, sealed=None)
         return state, (Decide(record=sealed), ReplyWhenApplied(record=sealed))
-    if decided is not None and decided.position >= request.record.position:
+    if decided is not None and (
+        decided.id == request.record or decided.position > request.record.position
+    ):
         return state, (ReplyWhenApplied(record=decided),)
     detail = f"{state.worker} has not sealed {request.record.position}"
     return _refuse(state, request, m.RefusalCode.BEHIND, detail)
