@@ -9,7 +9,8 @@ Invariants:
 1. Every vnode has exactly one owner, and the owner is an instance of the epoch.
 2. A chain names a worker once; the owner's worker is its head and is not listed as a member.
 3. Epoch n+1 differs from epoch n in ways that `successor_fault` allows: an owner's worker held a
-   full copy in epoch n, and a member becomes full only if it was joining.
+   full copy in epoch n, a member becomes full only if it was joining, and whoever votes got the
+   records of epoch n, among them the marker.
 """
 
 from collections.abc import Mapping
@@ -139,6 +140,9 @@ def successor_fault(old: Epoch, new: Epoch) -> str | None:
         for member in new.routes[v].members:
             if member.role is Role.FULL and old.role_of(member.worker, vnode) is None:
                 return f"vnode {v}: worker {member.worker} is full without having joined"
+    strangers = sorted(new.voters() - old.listeners())
+    if strangers:
+        return f"worker {strangers[0]} is to vote, but holds nothing in epoch {old.number}"
     return None
 
 

@@ -18,7 +18,8 @@ class Lineage:
     """What a session knows between two batches.
 
     `epoch` holds after `last`; before the first fence it is what the controller believes. `counter`
-    is the last attempt number used in this session.
+    is the last attempt number used in this session. A task that ends, well or not, leaves the
+    lineage that the next one has to begin with: an older one would use attempts again.
     """
 
     cluster: str
@@ -37,15 +38,18 @@ class Lineage:
 
 
 def unfenced(fences: Mapping[WorkerId, FenceAnswer]) -> frozenset[WorkerId]:
-    """Voters that the answers name (of any record's own or next epoch) and that have not answered.
+    """Workers that have to be fenced too: voters of the epoch that holds, as far as the answers
+    tell, and of a record that may have been decided.
 
-    The controller may not know the newest epoch yet; the logs do.
+    The controller may not know the newest epoch yet; the logs do. A sealed record that one of its
+    voters does not have is not decided and, that voter being fenced, never will be: its other
+    voters (perhaps members that were to join with it, and are gone) are not waited for.
     """
-    named: set[WorkerId] = set()
-    for answer in fences.values():
-        for record in (answer.decided, answer.sealed):
-            if record is not None:
-                named |= set(record.voters) | record.next_epoch.voters()
+    last = last_decided(fences)
+    named = set(last.next_epoch.voters()) if last is not None else set()
+    for candidate in _candidates(fences, last):
+        if _holders(fences, candidate) >= set(candidate.voters) & fences.keys():
+            named |= set(candidate.voters)
     return frozenset(named - fences.keys())
 
 
@@ -57,12 +61,19 @@ def last_decided(fences: Mapping[WorkerId, FenceAnswer]) -> DecisionRecord | Non
     """
     known = [answer.decided for answer in fences.values() if answer.decided is not None]
     last = max(known, key=lambda record: record.position, default=None)
-    for candidate in (answer.sealed for answer in fences.values()):
-        if candidate is None or (last is not None and candidate.position <= last.position):
-            continue
-        holders = {
-            w for w, a in fences.items() if a.sealed is not None and a.sealed.id == candidate.id
-        }
-        if holders >= set(candidate.voters):
+    for candidate in _candidates(fences, last):
+        if _holders(fences, candidate) >= set(candidate.voters):
             return candidate
     return last
+
+
+def _candidates(
+    fences: Mapping[WorkerId, FenceAnswer], last: DecisionRecord | None
+) -> list[DecisionRecord]:
+    """The sealed records after `last`."""
+    sealed = [answer.sealed for answer in fences.values() if answer.sealed is not None]
+    return [record for record in sealed if last is None or record.position > last.position]
+
+
+def _holders(fences: Mapping[WorkerId, FenceAnswer], record: DecisionRecord) -> set[WorkerId]:
+    return {w for w, a in fences.items() if a.sealed is not None and a.sealed.id == record.id}
