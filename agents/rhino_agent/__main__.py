@@ -11,13 +11,12 @@ from types import FrameType
 
 import pyarrow as pa
 
-from rhino_agent.agent import Agent
+from rhino_agent.agent import Agent, next_incarnation
 from rhino_agent.launcher import ProcessLauncher
 from rhino_agent.ports import Ports, event
 from rhino_agent.settings import AgentSettings, read_settings
 from rhinoctl import limits
 from rhinoctl.errors import RhinoError
-from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import Address
 from rhinoctl.state.disk import LocalDisk
 from rhinoctl.state.locks import AgentLock
@@ -56,10 +55,7 @@ def serve(settings: AgentSettings) -> None:
     lock.acquire()
     stop = Stop()
     disk = ReplicaDisk(settings.disk)
-    incarnation = 1
-    if disk.size("incarnation.json") is not None:
-        incarnation = codec.loads(int, disk.read("incarnation.json")) + 1
-    disk.write_atomic("incarnation.json", codec.dumps(incarnation))
+    incarnation = next_incarnation(disk)
     token = Secret(Path(settings.token_file).read_text().strip())
     wire = FlightWire(listen=Address(settings.listen), token=token)
     ports = Ports(

@@ -1,5 +1,6 @@
 """The agent's loop: one thread over the ports, for all jobs of its worker."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,14 @@ class WorkerDisk(StampingDisk, Protocol):
     def free_bytes(self) -> int:
         """Bytes that may still be written."""
         ...
+
+
+def next_incarnation(disk: WorkerDisk) -> int:
+    """The number of this start of the agent; durable before anything else is done."""
+    path = "incarnation.json"
+    number = 1 if disk.size(path) is None else codec.loads(int, disk.read(path)) + 1
+    disk.write_atomic(path, codec.dumps(number))
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class Agent:
 
     def step(self, timeout_s: float) -> None:
         """One turn: whatever has come, then each job's affairs, then a slice of background work."""
-        envelope = self._ports.wire.receive(0 if self._has_work() else timeout_s)
+        envelope = self._ports.wire.receive(0 if self.has_work else timeout_s)
         taken = 0
         while envelope is not None:
             self._take(envelope)
@@ -67,11 +76,19 @@ class Agent:
             desk.job.reconcile_instances()
             desk.upkeep.tick()
             desk.copies.tick()
+            desk.job.note_whole(desk.copies.whole())
             desk.feeder.feed()
             desk.job.answer_applied()
             desk.upkeep.step()
 
-    def _has_work(self) -> bool:
+    @property
+    def desks(self) -> Mapping[JobUid, Desk]:
+        """The jobs of this worker."""
+        return self._desks
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next turn should come at once."""
         return any(desk.upkeep.has_work for desk in self._desks.values())
 
     def _take_on(self, spec: JobSpec) -> Desk:

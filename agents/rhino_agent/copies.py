@@ -49,6 +49,11 @@ class Copies:
         copy = self._copies.get(vnode)
         return (copy.bytes, copy.total) if copy is not None else (0, 0)
 
+    def whole(self) -> frozenset[Vnode]:
+        """The wished vnodes of which this worker has a base and the whole log after it."""
+        wished = (wish.vnode for wish in self._job.desired.warm)
+        return frozenset(v for v in wished if self._upkeep.base(v) is not None)
+
     def tick(self) -> None:
         """Begin the copies that are wished and lacking, go on with them, drop the others."""
         wishes = {wish.vnode: wish for wish in self._job.desired.warm}

@@ -77,6 +77,11 @@ class Instance:
         """The databases that are open."""
         return self._open
 
+    @property
+    def positions(self) -> Mapping[Vnode, BatchTime]:
+        """The last batch that each open vnode has taken."""
+        return self._applied
+
     def step(self, timeout_s: float) -> None:
         """Take one command, answer it, and use the time after it to bound dirty bytes."""
         envelope = self._wire.receive(timeout_s)

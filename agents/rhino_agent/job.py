@@ -5,6 +5,7 @@ worked out anew at every turn from the log, the epochs and the controller's wish
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rhino_agent.instances import Instance
@@ -175,6 +176,11 @@ class Job:
         for instance in self.instances.values():
             instance.fault = ""
         self._owed.append((envelope, effect.record))
+
+    def note_whole(self, vnodes: frozenset[Vnode]) -> None:
+        """Tell the machine of which vnodes this worker, not a full member yet, has a whole copy."""
+        if vnodes != self.state.whole:
+            self.state = replace(self.state, whole=vnodes)
 
     # --- what is decided, and by whom it is applied -----------------------------------------------
 

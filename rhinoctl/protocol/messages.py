@@ -426,7 +426,7 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes | bytearray | memoryview) -> Message:
     """The message in `data`; raises `codec.CodecError` for anything else."""
     image: Mapping[str, Any] = codec.loads_image(data)
-    kind = _KINDS.get(image.get("kind", ""))
+    kind = _KINDS.get(str(image.get("kind")))
     if kind is None:
         raise codec.CodecError(f"unknown kind of message {image.get('kind')!r:.80}")
     message: Message = codec.from_json(kind, image.get("body"))
