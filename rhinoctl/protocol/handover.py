@@ -64,9 +64,10 @@ ENDED = frozenset({Phase.COMPLETE, Phase.ABORTED})
 class Facts:
     """What the controller observes of a job.
 
-    `epoch` is the newest that any worker reports as decided; `reached` each answering worker's;
-    `driver_epoch` the live session's, None without one. `copies` are the vnode reports by worker.
-    `epoch_from` is the batch whose record made `epoch` hold.
+    `epoch` is the newest that any worker has ever reported as decided, which the controller keeps:
+    a worker that was started again may report an older one. `epoch_from` is the batch whose record
+    made it hold. `reached` is each answering worker's, `driver_epoch` the live session's (0 if it
+    has not said yet), None without one. `copies` are the vnode reports by worker.
     """
 
     epoch: Epoch
@@ -213,7 +214,9 @@ def _unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
 
 
 def _has_moved(state: Handover, epoch: Epoch) -> bool:
-    return all(epoch.routes[vnode].owner == target for vnode, target in state.moves.items())
+    """Whether the epoch is the one of the marker: a move of no vnode still retires instances."""
+    owned = all(epoch.routes[vnode].owner == target for vnode, target in state.moves.items())
+    return owned and epoch.instances == state.instances
 
 
 def _marked(state: Handover, facts: Facts) -> Handover:
