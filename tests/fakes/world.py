@@ -1,0 +1,300 @@
+"""A whole cluster in one thread and virtual time: the real loops of controller, agents, instances
+and batch driver over fakes of clock, network, disks and stores.
+
+    world = World(seed=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    operation = world.handover([0, 1], "i1")
+    world.until_ended(operation)
+    world.finish(query, batches=20)
+
+Everything is repeated by the seed. An exception of a loop is the test's: in production a loop
+outlives it, here it is a fault that was found.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+from rhinoctl import limits
+from rhinoctl.control.controller import Controller, Waiting
+from rhinoctl.control.settings import ControllerSettings
+from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol import views
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.handover import ENDED
+from rhinoctl.protocol.ports import Address
+from tests.fakes.clock import FakeClock
+from tests.fakes.schedule import Schedule
+from tests.fakes.store import FakeStore
+from tests.fakes.wire import QUIET, FakeNetwork, Faults, Request
+from tests.fakes.world_host import Host
+from tests.fakes.world_input import Expected, Workload, operator, totals_of
+from tests.fakes.world_process import Killed, Process, ProcessStore, ProcessWire, Trap
+from tests.fakes.world_spark import Query, SparkDirectory
+
+JOB = JobName("counts")
+PATIENCE_S = 120.0
+"""Virtual seconds after which something that should happen has not."""
+
+
+class HostsNetwork(FakeNetwork):
+    """Faults are of the network between hosts; what an agent says to its instances is not lost."""
+
+    def transmit(self, request: Request) -> None:
+        if "/run/" not in request.to:
+            super().transmit(request)
+            return
+        faults, self.faults = self.faults, QUIET
+        super().transmit(request)
+        self.faults = faults
+
+    def answer(self, request: Request, *given: Any, **more: Any) -> None:
+        if "/run/" not in request.to:
+            super().answer(request, *given, **more)
+            return
+        faults, self.faults = self.faults, QUIET
+        super().answer(request, *given, **more)
+        self.faults = faults
+
+
+class World:
+    """A cluster of `workers` with one job of `vnodes` and `instances`, not started yet."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        workers: int = 3,
+        vnodes: int = 8,
+        instances: int = 2,
+        faults: Faults = QUIET,
+        workload: Workload | None = None,
+    ) -> None:
+        self.cluster = "c"
+        self.vnodes = vnodes
+        self.instances = instances
+        self.workload = workload or Workload(vnodes=vnodes, of=vnodes)
+        self.chance = Random(seed)
+        self.clock = FakeClock()
+        self.network = HostsNetwork(Random(seed + 1), self.clock, faults)
+        self.schedule = Schedule(self.network, Random(seed + 2))
+        self.traps: list[Trap] = []
+        self.hosts = {
+            name: Host(self, name) for name in (WorkerId(f"w{n + 1}") for n in range(workers))
+        }
+        self.queries: list[Query] = []
+        self.directories: list[SparkDirectory] = []
+        self.controller: Controller | None = None
+        self._controller_process: Process | None = None
+        self._controller_wire: ProcessWire | None = None
+        self._store = FakeStore()
+        self._uids: dict[JobName, JobUid] = {}
+        for host in self.hosts.values():
+            host.start_agent()
+        self.start_controller()
+
+    # --- the controller --------------------------------------------------------------------------
+
+    def start_controller(self) -> None:
+        """Start the controller over its store."""
+        assert self.controller is None
+        process = self._controller_process = Process("controller", self.traps)
+        address = Address("controller")
+        wire = self._controller_wire = ProcessWire(self.network.wire(None, origin=address), process)
+        settings = ControllerSettings(
+            cluster=self.cluster,
+            store="store",
+            listen="listen",
+            token_file="token",
+            workers={name: host.address for name, host in self.hosts.items()},
+        )
+        self.controller = Controller(
+            settings, clock=self.clock, wire=wire, store=ProcessStore(self._store, process)
+        )
+        self.schedule.add("controller", wire.inner, self._controller_life(self.controller))
+
+    def _controller_life(self, controller: Controller) -> Generator[float, None, None]:
+        try:
+            while True:
+                controller.step(0.0)
+                yield limits.CONTROLLER_WAIT_S
+        except Killed:
+            return
+
+    def kill_controller(self) -> None:
+        """kill -9."""
+        if self._controller_process is None or self._controller_wire is None:
+            return
+        self._controller_process.alive = False
+        self._controller_wire.inner.crash()
+        self.schedule.remove("controller")
+        self.controller = self._controller_process = self._controller_wire = None
+
+    def submit(self, function: Callable[[Controller], Any]) -> "Future[Any]":
+        """A call of the API on its way. Raises ConnectionError while there is no controller."""
+        controller = self.controller
+        if controller is None:
+            raise ConnectionRefusedError("the controller does not run")
+        return controller.submit(lambda: function(controller))
+
+    def call(self, function: Callable[[Controller], Any]) -> Any:
+        """A call of the API, as the CLI makes it; raises what the API refuses with."""
+        future = self.submit(function)
+        self.until(future.done, "an answer of the controller")
+        found = future.result()
+        if isinstance(found, Waiting):
+            self.until(found.answer.done, "a late answer of the controller")
+            return found.answer.result()
+        return found
+
+    # --- jobs and operations ---------------------------------------------------------------------
+
+    def start_query(
+        self,
+        directory: SparkDirectory | None = None,
+        *,
+        job: JobName = JOB,
+        name: str = "",
+        takeover: bool = False,
+        settled: bool = True,
+    ) -> Query:
+        """Start a query, in a new directory or an old one; `settled`: wait for its first batch."""
+        if directory is None:
+            directory = SparkDirectory(query_id=f"q{len(self.directories)}")
+            self.directories.append(directory)
+        name = name or f"driver{len(self.queries)}"
+        query = Query(self, job, directory, self.workload, name=name, takeover=takeover)
+        self.queries.append(query)
+        if settled:
+            seen = directory.committed
+            self.until(lambda: directory.committed > seen, f"a batch of {name}")
+        return query
+
+    def handover(self, vnodes: Iterable[int], to: str, job: JobName = JOB) -> OpId:
+        """Ask for a handover."""
+        request = views.HandoverRequest(vnodes=tuple(map(Vnode, vnodes)), to=InstanceId(to))
+        return self.call(lambda c: c.handover(job, request)).id
+
+    def rescale(self, instances: int, job: JobName = JOB) -> OpId:
+        """Ask for a rescale."""
+        request = views.RescaleRequest(instances=instances)
+        return self.call(lambda c: c.rescale(job, request)).id
+
+    def abort(self, operation: OpId, reason: str = "a test") -> views.OperationView:
+        """Ask for the old layout."""
+        return self.call(lambda c: c.abort(operation, views.AbortRequest(reason=reason)))
+
+    def operation(self, operation: OpId) -> views.OperationView:
+        """An operation, as the controller shows it."""
+        return self.call(lambda c: c.operation(operation))
+
+    def until_ended(self, operation: OpId, within_s: float = PATIENCE_S) -> views.OperationView:
+        """Wait for an operation's end, over a restart of the controller if need be."""
+
+        def ended() -> bool:
+            if self.controller is None:
+                return False
+            return self.controller.operation(operation).phase in ENDED
+
+        self.until(ended, f"the end of {operation}", within_s)
+        return self.operation(operation)
+
+    def epoch(self, job: JobName = JOB) -> Epoch:
+        """The newest epoch that a worker knows to be decided."""
+        uid = self.uid(job)
+        known = [
+            desk.job.state.decided.next_epoch
+            for host in self.hosts.values()
+            if host.agent is not None
+            and (desk := host.agent.desks.get(uid)) is not None
+            and desk.job.state.decided is not None
+        ]
+        return max(known, key=lambda epoch: epoch.number)
+
+    def uid(self, job: JobName = JOB) -> JobUid:
+        """The identity of the job of this name that was started last."""
+        if self.controller is not None:
+            self._uids[job] = self.controller.job(job).uid
+        return self._uids[job]
+
+    # --- time and faults -------------------------------------------------------------------------
+
+    def run(self, for_s: float) -> None:
+        """Let time pass."""
+        self.schedule.run(for_s)
+
+    def until(
+        self, condition: Callable[[], bool], what: str = "", within_s: float = PATIENCE_S
+    ) -> None:
+        """Let time pass until something holds; fail if it does not come."""
+        if not self.schedule.run(within_s, condition):
+            raise AssertionError(f"{what or 'what was waited for'}: not in {within_s:.0f} s")
+
+    def trap(self, process: str, step: str, then: Callable[[], object], **more: Any) -> Trap:
+        """Act when a process does something; see `Trap`."""
+        trap = Trap(process=process, step=step, then=then, **more)
+        self.traps.append(trap)
+        return trap
+
+    def until_sprung(self, trap: Trap) -> None:
+        """Wait until a trap has sprung."""
+        self.until(lambda: trap.sprung, f"{trap.process}: {trap.step} {trap.holding}")
+
+    # --- the oracle ------------------------------------------------------------------------------
+
+    def finish(self, query: Query, batches: int, within_s: float = 600.0) -> None:
+        """Let a query commit up to a batch, then compare outputs and state with the inputs."""
+        directory = query.directory
+        self.until(lambda: directory.committed >= batches, f"batch {batches}", within_s)
+        query.limit = 0
+        self.until(lambda: not query.running, "the query's end")
+        self.check(query.job)
+
+    def check(self, job: JobName = JOB) -> None:
+        """Outputs and state equal those of the inputs, each processed once (invariant 2)."""
+        expected = Expected()
+        inputs: dict[BatchTime, Any] = {}
+        outputs: dict[BatchTime, list[Any]] = {}
+        for query in self.queries:
+            if query.job == job:
+                inputs |= query.directory.inputs
+                outputs |= query.directory.outputs
+        for time in sorted(inputs):
+            expected.take(time, inputs[time])
+            assert outputs[time], f"batch {time} has no output"
+            for made in outputs[time]:
+                assert made == expected.outputs[time], f"output of batch {time}"
+        self.until(lambda: self._applied(job, max(inputs)), "all owners to be up to date")
+        assert self.state(job) == expected.totals
+
+    def _applied(self, job: JobName, time: BatchTime) -> bool:
+        return all(at >= time for at in self.positions(job).values())
+
+    def positions(self, job: JobName = JOB) -> dict[Vnode, BatchTime]:
+        """How far each vnode is applied at its owner."""
+        epoch, uid = self.epoch(job), self.uid(job)
+        found = dict.fromkeys(map(Vnode, epoch.vnodes()), BatchTime(0, -2))
+        for instance, worker in epoch.instances.items():
+            for pid in self.hosts[worker].pids(instance, uid):
+                running = self.hosts[worker].instances[pid].instance
+                if running is not None:
+                    owned = epoch.owned_by(instance)
+                    found |= {v: at for v, at in running.positions.items() if v in owned}
+        return found
+
+    def state(self, job: JobName = JOB) -> dict[str, tuple[int, int]]:
+        """The totals of all keys, read at the vnodes' owners."""
+        epoch, uid = self.epoch(job), self.uid(job)
+        found: dict[str, tuple[int, int]] = {}
+        for v in map(Vnode, epoch.vnodes()):
+            owner = epoch.routes[v].owner
+            (pid,) = self.hosts[epoch.owner_worker(v)].pids(owner, uid)
+            running = self.hosts[epoch.owner_worker(v)].instances[pid].instance
+            assert running is not None
+            for piece in operator().scan(running.open_stores[v]):
+                mine = totals_of(piece)
+                assert not mine.keys() & found.keys(), f"a key of vnode {v} is in two vnodes"
+                found |= mine
+        return found

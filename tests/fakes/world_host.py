@@ -1,0 +1,184 @@
+"""A worker's machine: a disk, an agent, and the instance processes that the agent started."""
+
+import itertools
+import json
+from collections.abc import Generator
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from rhino_agent.agent import Agent, next_incarnation
+from rhino_agent.instance import Instance
+from rhino_agent.launcher import ProcessName
+from rhino_agent.ports import Ports
+from rhino_agent.settings import AgentSettings, InstanceSettings
+from rhinoctl import limits
+from rhinoctl.ids import InstanceId, JobUid, WorkerId
+from rhinoctl.operators import bound_from_json
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.ports import Address
+from tests.fakes.disk import FakeDisk
+from tests.fakes.world_process import Killed, Process, ProcessDisk, ProcessWire
+from tests.fakes.world_store import DiskFiles, DiskStores
+
+if TYPE_CHECKING:
+    from tests.fakes.world import World
+
+START_S = 0.3
+"""How long an instance process takes until it listens."""
+
+
+@dataclass(eq=False)
+class InstanceProcess:
+    """An instance process from its start to its end."""
+
+    process: Process
+    pid: int
+    settings: InstanceSettings
+    wire: ProcessWire | None = None
+    instance: Instance | None = None
+
+
+class Host:
+    """One worker. `kill_agent` leaves its instances running; `power_loss` ends everything, and the
+    disk loses what was not durable."""
+
+    def __init__(self, world: "World", name: WorkerId) -> None:
+        self.name = name
+        self.address = Address(f"grpc+unix:///{name}.sock")
+        self.disk = FakeDisk()
+        self.agent: Agent | None = None
+        self.instances: dict[int, InstanceProcess] = {}
+        self._world = world
+        self._process: Process | None = None
+        self._wire: ProcessWire | None = None
+        self._pids = itertools.count(100)
+
+    # --- the agent -------------------------------------------------------------------------------
+
+    def start_agent(self) -> None:
+        """Start the agent, as `rhino_agent.__main__` does."""
+        assert self.agent is None
+        process = self._process = Process(self.name, self._world.traps)
+        disk = ProcessDisk(self.disk, process)
+        self._wire = ProcessWire(self._world.network.wire(self.address), process)
+        try:
+            ports = Ports(
+                settings=self._settings(),
+                clock=self._world.clock,
+                wire=self._wire,
+                disk=disk,
+                launcher=self,
+                incarnation=next_incarnation(disk),
+            )
+            self.agent = Agent(ports, disk, pid=next(self._pids))
+        except Killed:
+            self.kill_agent()
+            return
+        loop = self._agent_life(self.agent, process)
+        self._world.schedule.add(self.name, self._wire.inner, loop)
+
+    def _settings(self) -> AgentSettings:
+        return AgentSettings(
+            cluster=self._world.cluster,
+            worker=self.name,
+            disk="disk",
+            run="/run",
+            listen=self.address,
+            token_file="token",
+            cache_bytes=1 << 20,
+            buffer_bytes=1 << 20,
+        )
+
+    def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:
+        try:
+            while True:
+                process.touch("turn")
+                agent.step(0.0)
+                yield 0.001 if agent.has_work else limits.AGENT_WAIT_S
+        except Killed:
+            return
+
+    def kill_agent(self) -> None:
+        """kill -9 of the agent alone."""
+        if self._process is None:
+            return
+        self._process.alive = False
+        self._world.schedule.remove(self.name)
+        assert self._wire is not None
+        self._wire.inner.crash()
+        self._process = self._wire = self.agent = None
+
+    def power_loss(self, keep: Random | None = None) -> None:
+        """Everything on the host ends, and the disk forgets what was not durable."""
+        self.kill_agent()
+        for pid in list(self.instances):
+            self.kill_pid(pid)
+        self.disk.crash(keep)
+
+    # --- instance processes: the agent's launcher ------------------------------------------------
+
+    def start(self, settings_path: str, log_path: str) -> ProcessName:
+        """Start an instance process (`rhino_agent.launcher.Launcher`)."""
+        settings = codec.loads(InstanceSettings, self.disk.read(settings_path))
+        pid = next(self._pids)
+        process = Process(f"{self.name}/{settings.instance}", self._world.traps)
+        started = self.instances[pid] = InstanceProcess(process, pid, settings)
+        self._world.network.after(START_S, lambda: self._listen(started))
+        return ProcessName(pid=pid, born=pid)
+
+    def _listen(self, started: InstanceProcess) -> None:
+        process, settings = started.process, started.settings
+        if not process.alive:
+            return
+        disk = ProcessDisk(self.disk, process)
+        wire = ProcessWire(self._world.network.wire(Address(settings.listen)), process)
+        started.wire = wire
+        started.instance = Instance(
+            settings,
+            wire=wire,
+            clock=self._world.clock,
+            stores=DiskStores(disk),
+            files=DiskFiles(disk),
+            operator=bound_from_json(json.loads(settings.job.operator.spec)),
+            rss_bytes=lambda: 1 << 20,
+        )
+        loop = self._instance_life(started, started.instance)
+        self._world.schedule.add(f"{self.name}#{started.pid}", wire.inner, loop)
+
+    def _instance_life(
+        self, started: InstanceProcess, instance: Instance
+    ) -> Generator[float, None, None]:
+        try:
+            while not instance.stopping:
+                instance.step(0.0)
+                yield limits.LOOP_WAIT_S
+        except Killed:
+            pass
+        self.kill_pid(started.pid)
+
+    def alive(self, process: ProcessName) -> bool:
+        """Whether this process runs (`rhino_agent.launcher.Launcher`)."""
+        return process.pid in self.instances
+
+    def kill(self, process: ProcessName) -> None:
+        """End a process and reap it (`rhino_agent.launcher.Launcher`)."""
+        self.kill_pid(process.pid)
+
+    def kill_pid(self, pid: int) -> None:
+        """kill -9 of one instance process."""
+        gone = self.instances.pop(pid, None)
+        if gone is None:
+            return
+        gone.process.alive = False
+        self._world.schedule.remove(f"{self.name}#{pid}")
+        if gone.wire is not None:
+            gone.wire.inner.crash()
+
+    def pids(self, instance: str, job: JobUid | None = None) -> list[int]:
+        """The processes of an instance."""
+        return [
+            pid
+            for pid, one in self.instances.items()
+            if one.settings.instance == InstanceId(instance) and job in (None, one.settings.job.uid)
+        ]

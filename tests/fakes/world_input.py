@@ -1,0 +1,103 @@
+"""What a world's job is fed, and what must come out of it: plain Python, none of our own code."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+import pyarrow as pa
+
+from rhinoctl.ids import KEY_GROUPS, BatchTime, Vnode
+from rhinoctl.operators import RunningAggregate
+from rhinoctl.operators.base import KEY_GROUP, BoundOperator
+from rhinoctl.operators.hashing import key_group_of
+
+Row = tuple[str, int]
+Totals = dict[str, tuple[int, int]]
+"""Per key: how many rows, and their sum."""
+
+FRAME = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+def operator() -> BoundOperator:
+    """The job's stateful step."""
+    declared = RunningAggregate(keys=["k"], aggregates={"n": "count", "total": ("sum", "v")})
+    return declared.bind(FRAME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Rows by offset: row `i` is the same whoever asks, so that a batch is its two offsets.
+
+    `rows_max` bounds a batch; `vnodes` of those that the job has (`of`) ever get a row.
+    """
+
+    keys: int = 40
+    rows_max: int = 24
+    vnodes: int = 8
+    of: int = 8
+
+    def key_names(self) -> list[str]:
+        """The keys, none of which lies in the vnodes that get nothing."""
+        names = [f"k{n}" for n in range(self.keys)]
+        return [name for name in names if vnode_of(name, self.of) < self.vnodes]
+
+    def row(self, offset: int, names: list[str]) -> Row:
+        """The row at an offset."""
+        return names[(offset * 7919 + offset // 97) % len(names)], offset % 1000 - 300
+
+    def rows(self, start: int, end: int) -> list[Row]:
+        """The rows in [start, end)."""
+        names = self.key_names()
+        return [self.row(offset, names) for offset in range(start, end)]
+
+    def size(self, batch: int) -> int:
+        """How many rows Spark finds for a batch; now and then none."""
+        return (batch * 13 + 7) % (self.rows_max + 1) if batch % 9 != 4 else 0
+
+
+def frame_of(rows: Iterable[Row]) -> pa.RecordBatch:
+    """Rows as a Spark task sees them, with the key group that the JVM has added."""
+    listed = list(rows)
+    columns = [
+        pa.array([group_of(key) for key, _ in listed], pa.int32()),
+        pa.array([key for key, _ in listed], pa.string()),
+        pa.array([value for _, value in listed], pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[KEY_GROUP, "k", "v"])
+
+
+@dataclass
+class Expected:
+    """The state and the outputs after some batches, each taken once and in order."""
+
+    totals: Totals = field(default_factory=dict)
+    outputs: dict[BatchTime, Totals] = field(default_factory=dict)
+
+    def take(self, time: BatchTime, rows: Iterable[Row]) -> None:
+        """Process one batch."""
+        touched = {}
+        for key, value in rows:
+            count, total = self.totals.get(key, (0, 0))
+            self.totals[key] = touched[key] = (count + 1, total + value)
+        self.outputs[time] = touched
+
+
+def totals_of(table: pa.Table | pa.RecordBatch) -> Totals:
+    """Result rows as totals; a key that occurs twice is an error."""
+    columns = (table.column(name).to_pylist() for name in ("k", "n", "total"))
+    found: Totals = {}
+    for key, count, total in zip(*columns, strict=True):
+        assert key not in found, f"key {key} occurs twice in an output"
+        found[key] = (count, total)
+    return found
+
+
+@cache
+def group_of(key: str) -> int:
+    """The key group of a key."""
+    return key_group_of([key], [pa.string()])
+
+
+def vnode_of(key: str, of: int) -> Vnode:
+    """Where a key lives."""
+    return Vnode(group_of(key) // (KEY_GROUPS // of))

@@ -1,0 +1,108 @@
+"""An instance's databases and files on a `FakeDisk`: checkpoints of several files, linked as
+RocksDB's tables are."""
+
+import errno
+import io
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
+
+from rhinoctl.errors import CorruptFile
+from rhinoctl.protocol.ports import Disk, WriteBatch
+from tests.fakes.store import SIZES, FakeStore
+
+TABLES = 3
+CURRENT = "CURRENT"
+
+
+class LiveStore(FakeStore):
+    """A vnode's database whose checkpoints lie on a disk of the world."""
+
+    def __init__(self, disk: Disk, live: str) -> None:
+        super().__init__()
+        self._disk = disk
+        self._live = live
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(len(key) + len(value) for key, value in self.scan())
+
+    def checkpoint(self, directory: str) -> None:
+        """Tables whose content did not change since the last time are links to the same file."""
+        if self._disk.list(directory):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
+        self.flush()
+        names = []
+        for number in range(TABLES):
+            image = _table(self, number)
+            name = f"{number}-{zlib.crc32(image):08x}.sst"
+            if self._disk.size(f"{self._live}/{name}") is None:
+                self._disk.append(f"{self._live}/{name}", [image])
+            self._disk.link(f"{self._live}/{name}", f"{directory}/{name}")
+            names.append(name)
+        self._disk.append(f"{directory}/{CURRENT}", ["\n".join(names).encode()])
+        for old in self._disk.list(self._live):
+            if old not in names:
+                self._disk.remove(f"{self._live}/{old}")
+
+
+def _table(store: FakeStore, number: int) -> bytes:
+    chosen = ((k, v) for k, v in store.scan() if zlib.crc32(k) % TABLES == number)
+    return b"".join(SIZES.pack(len(k), len(v)) + k + v for k, v in chosen)
+
+
+class DiskStores:
+    """`rhino_agent.stores.Stores` on a disk of the world."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, live: str, base: str | None) -> LiveStore:
+        store = LiveStore(self._disk, live)
+        if base is None:
+            return store
+        names = bytes(self._disk.read(f"{base}/{CURRENT}")).decode().split("\n")
+        for name in names:
+            image = bytes(self._disk.read(f"{base}/{name}"))
+            if f"{zlib.crc32(image):08x}" != name.partition("-")[2].removesuffix(".sst"):
+                raise CorruptFile(f"{base}/{name}: bad checksum", remedy="use another checkpoint")
+            self._disk.link(f"{base}/{name}", f"{live}/{name}")
+            store.write(_entries(image))
+        store.flush()
+        return store
+
+    def discard(self, live: str) -> None:
+        self._disk.remove(live)
+
+    def relieve(self) -> int:
+        return 0
+
+
+def _entries(image: bytes) -> WriteBatch:
+    keys, values, at = [], [], 0
+    while at < len(image):
+        key_size, value_size = SIZES.unpack_from(image, at)
+        middle = at + SIZES.size + key_size
+        keys.append(image[at + SIZES.size : middle])
+        values.append(image[middle : middle + value_size])
+        at = middle + value_size
+    return WriteBatch(keys, values)
+
+
+class DiskFiles:
+    """`rhino_agent.stores.Files` on a disk of the world."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def read(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return [self._disk.read(path, offset, size) for offset, size in spans]
+
+    def write(self, path: str, fill: Callable[[BinaryIO], None]) -> int:
+        sink = io.BytesIO()
+        fill(sink)
+        self._disk.remove(f"{path}.tmp")
+        self._disk.append(f"{path}.tmp", [sink.getvalue()])
+        self._disk.rename(f"{path}.tmp", path)
+        return len(sink.getvalue())
