@@ -1,0 +1,184 @@
+"""Small jobs for the exhaustive tests; every worker, vnode and batch in them has a purpose."""
+
+from collections.abc import Mapping
+
+from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.protocol.epochs import (
+    Epoch,
+    Member,
+    Role,
+    Route,
+    with_chains_cut,
+    with_members_full,
+    with_members_joining,
+    with_moves,
+)
+from tests.fakes.cluster.inputs import Workload
+from tests.fakes.cluster.world import EpochRecord, Goal, Scenario
+
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
+I0, I1, I2 = InstanceId("i0"), InstanceId("i1"), InstanceId("i2")
+V0, V1, V2 = Vnode(0), Vnode(1), Vnode(2)
+
+
+def epoch(
+    instances: Mapping[InstanceId, WorkerId],
+    routes: tuple[tuple[InstanceId, str], ...],
+    *,
+    idle: tuple[WorkerId, ...] = (),
+) -> Epoch:
+    """Epoch 1. A route is an owner and its members, e.g. ``(I0, "w2 w3?")``: w3 is joining."""
+    listed = []
+    for owner, text in routes:
+        members = tuple(
+            Member(
+                worker=WorkerId(word.rstrip("?")),
+                role=Role.JOINING if word.endswith("?") else Role.FULL,
+            )
+            for word in text.split()
+        )
+        listed.append(Route(owner=owner, members=members))
+    named = {*instances.values(), *idle, *(m.worker for r in listed for m in r.members)}
+    return Epoch(
+        number=1,
+        workers={worker: f"{worker}.sock" for worker in sorted(named)},
+        instances=instances,
+        routes=tuple(listed),
+    )
+
+
+# --- goals ---------------------------------------------------------------------------------------
+
+
+def moved(moves: Mapping[Vnode, InstanceId], instances: Mapping[InstanceId, WorkerId]) -> Goal:
+    """The vnodes belong to their targets; wanted once every target's worker is a full member."""
+
+    def goal(now: Epoch) -> Epoch | None:
+        if all(now.routes[v].owner == target for v, target in moves.items()):
+            return None
+        return with_moves(now, moves, instances)
+
+    return goal
+
+
+def taken_over(vnode: Vnode, target: InstanceId, instances: Mapping[InstanceId, WorkerId]) -> Goal:
+    """The target's worker joins the vnode's chain, becomes full, and the target takes over."""
+    worker = instances[target]
+
+    def goal(now: Epoch) -> Epoch | None:
+        if now.routes[vnode].owner == target:
+            return None
+        role = now.role_of(worker, vnode)
+        if role is None:
+            return with_members_joining(now, {vnode: worker}, {worker: f"{worker}.sock"})
+        if role is Role.JOINING:
+            return with_members_full(now, {vnode: worker})
+        return with_moves(now, {vnode: target}, instances)
+
+    return goal
+
+
+def cut(vnode: Vnode, worker: WorkerId) -> Goal:
+    """The worker has left the vnode's chain."""
+
+    def goal(now: Epoch) -> Epoch | None:
+        if worker == now.owner_worker(vnode) or worker not in now.holders(vnode):
+            return None
+        return with_chains_cut(now, {vnode: frozenset({worker})})
+
+    return goal
+
+
+def in_turn(*goals: Goal) -> Goal:
+    """Each goal once those before it are reached."""
+
+    def goal(now: Epoch) -> Epoch | None:
+        return next((wish for each in goals if (wish := each(now)) is not None), None)
+
+    return goal
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+TWO = {I0: W1, I1: W2}
+
+PLAIN = Scenario(
+    name="two workers, no chain",
+    first=epoch(TWO, ((I0, ""), (I1, ""))),
+    workload=Workload(vnodes=2, sizes=(3, 0)),
+    batches=2,
+)
+
+CHAIN = Scenario(
+    name="each worker a member behind the other",
+    first=epoch(TWO, ((I0, "w2"), (I1, "w1"))),
+    workload=Workload(vnodes=2, sizes=(3, 2)),
+    batches=2,
+)
+
+LONG_CHAIN = Scenario(
+    name="a chain over three workers, with a joining member in the middle",
+    first=epoch({I0: W1}, ((I0, "w2? w3"),)),
+    workload=Workload(vnodes=1, sizes=(2, 2)),
+    batches=2,
+)
+
+WITHIN = Scenario(
+    name="a marker moves a vnode between two instances of one worker",
+    first=epoch({I0: W1, I1: W2, I2: W1}, ((I0, ""), (I1, ""), (I2, ""))),
+    workload=Workload(vnodes=3, sizes=(4, 3)),
+    batches=2,
+    proposals=((0, moved({V0: I2}, {I0: W1, I1: W2, I2: W1})),),
+)
+
+PROMOTED = Scenario(
+    name="a marker hands a vnode to a full member",
+    first=epoch(TWO, ((I0, "w2"), (I1, ""))),
+    workload=Workload(vnodes=2, sizes=(3, 3)),
+    batches=2,
+    proposals=((0, moved({V0: I1}, TWO)),),
+)
+
+GROWN = Scenario(
+    name="markers make a worker join, become full, take over, and the origin leave",
+    first=epoch({I0: W1, I1: W2}, ((I0, ""), (I1, ""))),
+    workload=Workload(vnodes=2, sizes=(2, 2, 2, 2, 2)),
+    batches=5,
+    proposals=((0, in_turn(taken_over(V0, I2, {I0: W1, I1: W2, I2: W3}), cut(V0, W1))),),
+)
+
+JOINED = Scenario(
+    name="a joining member becomes full by a marker",
+    first=epoch({I0: W1}, ((I0, "w2?"),)),
+    workload=Workload(vnodes=1, sizes=(2, 2, 2)),
+    batches=3,
+    proposals=((0, taken_over(V0, I1, TWO)),),
+)
+
+BETWEEN = Scenario(
+    name="an epoch record without a live session hands a vnode over between batches",
+    first=epoch(TWO, ((I0, "w2"), (I1, ""))),
+    workload=Workload(vnodes=2, sizes=(3, 2)),
+    batches=2,
+    records=(EpochRecord(before=1, goal=moved({V0: I1}, TWO), live=False),),
+)
+
+GROWN_BETWEEN = Scenario(
+    name="epoch records of the live session make a worker join, become full and take over",
+    first=epoch({I0: W1}, ((I0, ""),)),
+    workload=Workload(vnodes=1, sizes=(2, 2)),
+    batches=2,
+    records=(EpochRecord(before=1, goal=taken_over(V0, I1, TWO), live=True),),
+)
+
+ALL = (
+    PLAIN,
+    CHAIN,
+    LONG_CHAIN,
+    WITHIN,
+    PROMOTED,
+    JOINED,
+    BETWEEN,
+    GROWN_BETWEEN,
+    GROWN,
+)
