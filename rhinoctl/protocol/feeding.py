@@ -9,14 +9,15 @@ Invariants:
 1. A vnode's batches are applied in order, each once, without a gap, and only decided ones
    (invariants 2, 4): a log that lacks the next batch makes the vnode wait.
 2. The batch whose output is not released is applied by all its owned vnodes in one command, so that
-   one file has the output.
+   one file has the output. If it is not there although they have applied the batch (an agent was
+   started anew meanwhile), they are opened again from before it.
 3. A checkpoint never contains an unreleased batch (design, invariant 14).
 4. What an owner needs comes before what a follower needs.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rhinoctl.ids import BatchTime, Vnode
 
@@ -27,9 +28,9 @@ class Feed:
 
     `batches` are the decided batches of the log, in order. `owned` are the vnodes that the instance
     answers for: under the newest epoch, and under that of the newest decided batch until its
-    output is made. `follow` are those it shall follow; of both, `base` has where they can be opened
-    from: the newest local checkpoint's coverage. `pending` is the newest decided batch if this
-    instance owes its output, with the vnodes that it owned then.
+    output is made. `follow` are those it shall follow; of those that are closed, `base` has the
+    ones that can be opened, and what their newest local checkpoint covers. `pending` is the newest
+    decided batch if this instance owes its output, with the vnodes that it owned then.
     """
 
     applied: Mapping[Vnode, BatchTime]
@@ -51,7 +52,7 @@ class OpenCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseCommand:
-    """Close a vnode that the instance neither owns nor follows."""
+    """Close a vnode that the instance neither owns nor follows, or has to open from before."""
 
     vnode: Vnode
 
@@ -72,11 +73,17 @@ class CheckpointCommand:
     vnode: Vnode
 
 
+_NONE: frozenset[Vnode] = frozenset()
 Command = OpenCommand | CloseCommand | ApplyCommand | CheckpointCommand
 
 
 def next_command(feed: Feed) -> Command | None:
     """The most urgent thing to do, or None."""
+    if feed.pending is not None:
+        time, owing = feed.pending
+        spent = sorted(v for v in owing & feed.applied.keys() if feed.applied[v] >= time)
+        if spent:
+            return CloseCommand(vnode=spent[0])
     missing = sorted(feed.owned - feed.applied.keys())
     if missing:
         return OpenCommand(vnode=missing[0])
@@ -111,21 +118,15 @@ def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
             if successor(feed.batches, feed.applied[vnode]) == time
             and feed.applied[vnode].precedes(time)
         )
-        owned: frozenset[Vnode] = frozenset()
-        if feed.pending is not None and feed.pending[0] == time:
-            owned = feed.pending[1]
-        return ApplyCommand(time=time, vnodes=vnodes, owned=owned)
+        owing = feed.pending[1] if feed.pending is not None and feed.pending[0] == time else _NONE
+        if not owing <= vnodes:  # one of them is behind a gap: the others wait for it
+            vnodes, owing = vnodes - owing, _NONE
+        if vnodes & of:
+            return ApplyCommand(time=time, vnodes=vnodes, owned=owing)
     return None
 
 
 def successor(batches: Sequence[BatchTime], at: BatchTime) -> BatchTime | None:
     """The first of the batches after `at`."""
-    low: Literal[0] | int = 0
-    high = len(batches)
-    while low < high:
-        middle = (low + high) // 2
-        if batches[middle] > at:
-            high = middle
-        else:
-            low = middle + 1
-    return batches[low] if low < len(batches) else None
+    place = bisect_right(batches, at)
+    return batches[place] if place < len(batches) else None

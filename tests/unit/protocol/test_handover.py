@@ -69,7 +69,7 @@ one before the newest, the newest. Nobody lags by two: who proposes has seen the
 
 
 class World(NamedTuple):
-    """All that the future depends on. `history` are the decided epochs, by their place in `Walk`."""
+    """All that the future depends on. `history` has the decided epochs by their place in `Walk`."""
 
     persisted: bytes
     history: tuple[int, ...]
