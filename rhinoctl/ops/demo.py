@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rhinoctl.config import cluster as config
 from rhinoctl.control.client import ERRORS, ControlClient
 from rhinoctl.errors import (
     DeadlineExceeded,
@@ -43,9 +44,6 @@ QUERIES = ("counts",)
 KEYS = 100_000
 VNODES = 64
 SEED = 42
-
-SAME_PYTHON = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-"""Spark's workers would take any python3 of the PATH, which may not have rhinoctl."""
 
 LOOK_S = 0.25
 """Between two looks at the cluster: a handover's phases are seen as they happen."""
@@ -148,7 +146,7 @@ def run_demo(
             settings = _write_settings(directory, request, view.controller, token_file)
             log = directory / "job.log"
             child = stack.enter_context(
-                Child("rhinoctl.spark.demo", str(settings), log=log, environ=SAME_PYTHON)
+                Child("rhinoctl.spark.demo", str(settings), log=log, environ=_environ(directory))
             )
             moves = Moves(client, JOB)
             result = _follow(request, child, moves, show, log)
@@ -167,6 +165,23 @@ def run_demo(
         faults=tuple(moves.faults),
         directory=str(directory) if request.keep else None,
     )
+
+
+def _environ(directory: Path) -> dict[str, str]:
+    """What the job is started with besides our environment.
+
+    Spark's workers would take any python3 of the PATH, which may not have rhinoctl. What a job that
+    is ended in the middle leaves behind is removed with our directories; its sockets need a path
+    as short as the cluster's.
+    """
+    cluster = config.read_cluster(directory / "cluster")
+    assert cluster is not None
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(directory / "spark"),
+        "TMPDIR": cluster.run,
+    }
 
 
 def _new_directory() -> Path:
