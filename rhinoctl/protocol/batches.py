@@ -454,8 +454,8 @@ def _seal_answered(state: BatchState, event: Answered) -> Step:
     assert record is not None
     if isinstance(answer, m.Done):
         return state, ()  # of a `Resend`, which is not what this phase waits for
-    if isinstance(answer, m.Refusal) and event.worker not in state.lineage.epoch.voters():
-        return _newcomer_refused(state, event, answer)
+    if isinstance(answer, m.Refusal) and _costs_the_marker(state, event.worker, answer.code):
+        return _opening(state)
     if not isinstance(answer, m.SealAnswer):
         return _refused(state, event)
     if answer.record != record.id:
@@ -469,13 +469,14 @@ def _seal_answered(state: BatchState, event: Answered) -> Step:
     return _applying(replace(state, lineage=lineage))
 
 
-def _newcomer_refused(state: BatchState, event: Answered, refusal: m.Refusal) -> Step:
-    """A member that the marker makes a voter cannot seal it: the batch does without the marker.
-    An epoch record is for that newcomer alone, and ends."""
-    codes = (m.RefusalCode.NOT_OPEN, m.RefusalCode.STALE_ATTEMPT, m.RefusalCode.BEHIND)
-    if _carries_marker(state) and refusal.code in codes:
-        return _opening(state)
-    return _refused(state, event)
+def _costs_the_marker(state: BatchState, worker: WorkerId, code: m.RefusalCode) -> bool:
+    """Whether a refusal is of the marker, not of the batch: a copy that it counts as full is not
+    whole, or the worker is to vote only because of it."""
+    if not _carries_marker(state):
+        return False
+    others = (m.RefusalCode.FENCED, m.RefusalCode.BUSY, m.RefusalCode.UNKNOWN_JOB)
+    newcomer = worker not in state.lineage.epoch.voters()
+    return code is m.RefusalCode.BEHIND or (newcomer and code not in others)
 
 
 def _missing(state: BatchState, worker: WorkerId) -> Step:

@@ -78,6 +78,17 @@ def taken_over(vnode: Vnode, target: InstanceId, instances: Mapping[InstanceId, 
     return goal
 
 
+def full(vnode: Vnode, worker: WorkerId) -> Goal:
+    """The worker, which has joined the vnode's chain, is a full member."""
+
+    def goal(now: Epoch) -> Epoch | None:
+        if now.role_of(worker, vnode) is Role.FULL:
+            return None
+        return with_members_full(now, {vnode: worker})
+
+    return goal
+
+
 def cut(vnode: Vnode, worker: WorkerId) -> Goal:
     """The worker has left the vnode's chain."""
 
@@ -148,11 +159,19 @@ GROWN = Scenario(
 )
 
 JOINED = Scenario(
-    name="a joining member becomes full by a marker",
+    name="a joining member becomes full by a marker, and takes over",
     first=epoch({I0: W1}, ((I0, "w2?"),)),
     workload=Workload(vnodes=1, sizes=(2, 2, 2)),
     batches=3,
     proposals=((0, taken_over(V0, I1, TWO)),),
+)
+
+OWNER_JOINED = Scenario(
+    name="an owner of one vnode becomes a full member of another",
+    first=epoch(TWO, ((I0, "w2?"), (I1, ""))),
+    workload=Workload(vnodes=2, sizes=(2, 2)),
+    batches=2,
+    proposals=((0, full(V0, W2)),),
 )
 
 BETWEEN = Scenario(
@@ -178,6 +197,7 @@ ALL = (
     WITHIN,
     PROMOTED,
     JOINED,
+    OWNER_JOINED,
     BETWEEN,
     GROWN_BETWEEN,
     GROWN,
