@@ -56,7 +56,7 @@ class Operations:
                 remedy=f"see `rhinoctl job show {name}`; `rhinoctl rescale` adds instances",
             )
         moves = {v: request.to for v in request.vnodes if epoch.routes[v].owner != request.to}
-        plan = Plan(instances=epoch.instances, moves=moves)
+        plan = Plan(before=epoch.instances, instances=epoch.instances, moves=moves)
         return self._begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
 
     def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:

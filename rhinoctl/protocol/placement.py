@@ -13,14 +13,17 @@ from rhinoctl.protocol.epochs import Epoch, Role, Route
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The instances of a job and their workers after a change, and the vnodes that move for it."""
+    """The instances of a job and their workers before and after a change, and the vnodes that move
+    for it. A change may move none: an instance that owns nothing retires so."""
 
+    before: Mapping[InstanceId, WorkerId]
     instances: Mapping[InstanceId, WorkerId]
     moves: Mapping[Vnode, InstanceId]
 
     @property
     def empty(self) -> bool:
-        return not self.moves
+        """Whether the job is as the plan wants it already."""
+        return not self.moves and self.instances == self.before
 
 
 def _order(instance: InstanceId) -> tuple[int, str]:
@@ -63,7 +66,7 @@ def plan_rescale(epoch: Epoch, instances: int, workers: Sequence[WorkerId]) -> P
         if fresh not in epoch.instances and fresh not in placed:
             placed[fresh] = min(sorted(workers), key=lambda w: load[w])
         number += 1
-    return Plan(instances=placed, moves=balancing_moves(epoch, placed))
+    return Plan(before=epoch.instances, instances=placed, moves=balancing_moves(epoch, placed))
 
 
 def _instances_per_worker(
