@@ -32,6 +32,10 @@ from rhinoctl.spark.source import nexmark_batch, nexmark_stream
 PAD_BYTES = 1000
 """Bytes of padding in each preloaded value: a megabyte of state is about a thousand keys."""
 
+WARM_UP = 2000
+"""Rows that pass through everything before the clock starts: Spark starts its Python processes,
+and loads its classes, with the first batch that has rows."""
+
 STALL_S = 120.0
 """A demo whose stream stands still for so long has failed."""
 
@@ -58,8 +62,8 @@ class DemoConfig:
 
     @property
     def preload(self) -> int:
-        """Preloaded keys that make about `state_mb` megabytes of state."""
-        return self.state_mb * (1 << 20) // (PAD_BYTES + 48)
+        """Preloaded keys: about `state_mb` megabytes of state, or a few to warm up with."""
+        return max(WARM_UP, self.state_mb * (1 << 20) // (PAD_BYTES + 48))
 
     @property
     def events(self) -> int:
@@ -75,7 +79,7 @@ class DemoConfig:
             "keys": self.keys,
             "seed": self.seed,
             "preload": self.preload,
-            "pad_bytes": PAD_BYTES if self.preload else 0,
+            "pad_bytes": PAD_BYTES if self.state_mb else 0,
             "partitions": self.partitions,
         }
 
@@ -143,7 +147,7 @@ class Demo:
             "highest": ("max", "price"),
             "mean": ("avg", "price"),
         }
-        if self._config.preload:
+        if self._config.state_mb:
             aggregates["pad"] = ("max", "pad")
         return RunningAggregate(keys=[KEY], aggregates=aggregates)
 
@@ -165,7 +169,7 @@ class Demo:
             with self._progress:
                 moved = self._progress.wait(1.0)
             if query.exception() is not None:
-                raise query.exception()
+                raise rhino.fault or query.exception()
             if not query.isActive:
                 raise DeadlineExceeded(
                     "the query ended early", remedy="see the job's log in the demo's directory"
@@ -222,7 +226,7 @@ class Demo:
             epoch=record.next_epoch.number,
             replayed=result.state.replayed,
         )
-        if self._config.preload and end <= self._config.preload:
+        if self._config.state_mb and end <= self._config.preload:
             tell("preloading", rows=end, of=self._config.preload)
         with self._progress:
             self._end = end
@@ -246,7 +250,7 @@ class Demo:
             F.max("price").alias("highest"),
             F.avg("price").alias("mean"),
         ]
-        if self._config.preload:
+        if self._config.state_mb:
             aggregates.append(F.max("pad").alias("pad"))
         oracle = _comparable(bids.groupBy(KEY).agg(*aggregates)).cache()
         ours = _comparable(spark.read.parquet(str(merged))).cache()

@@ -10,6 +10,7 @@ query = (clicks.writeStream
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,8 +21,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from rhinoctl import limits
 from rhinoctl.control.client import ControlClient, locate_controller, read_token
-from rhinoctl.errors import UsageError
+from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError
 from rhinoctl.ids import JobName
 from rhinoctl.operators import BoundOperator, Operator, RunningAggregate, from_spec
 from rhinoctl.protocol import batches, views
@@ -90,6 +92,8 @@ class Rhino:
         self._takeover = takeover
         self.last: Decided | None = None
         """The last batch of this run: its record and outputs, and where its time went."""
+        self.fault: RhinoError | None = None
+        """What a batch of this run has failed with; Spark shows it as a text only."""
         register(spark)
 
     def mark(self, frame: DataFrame) -> DataFrame:
@@ -106,11 +110,16 @@ class Rhino:
         operator = _with_session(operator, self._spark)
 
         def callback(frame: DataFrame, batch: int) -> None:
-            facts = self._facts.of(frame, batch)
-            with self._lock:
-                bound = self._bound = self._bound or self._bind(operator, frame)
-            decided = self._decide(bound, operator, frame, facts)
-            then(self._result(bound, decided), batch)
+            try:
+                facts = self._facts.of(frame, batch)
+                with self._lock:
+                    bound = self._bound = self._bound or self._bind(operator, frame)
+                decided = self._decide(bound, operator, frame, facts)
+                result = self._result(bound, decided)
+            except RhinoError as fault:
+                self.fault = fault
+                raise
+            then(result, batch)
 
         return callback
 
@@ -127,7 +136,7 @@ class Rhino:
         spec = OperatorSpec(
             name=operator.kind, spec=text, digest=blake3.blake3(text.encode()).hexdigest()[:16]
         )
-        self._client.register(
+        self._register(
             views.RegisterJob(
                 name=self._name,
                 vnodes=self._vnodes,
@@ -145,6 +154,18 @@ class Rhino:
             on_wake=self._bell.ring,
         )
         return _Bound(bound, spec, driver)
+
+    def _register(self, request: views.RegisterJob) -> None:
+        """Make the job known and wait for its workers and instances; asking again is harmless."""
+        deadline = time.monotonic() + limits.START_WAIT_S
+        while True:
+            try:
+                self._client.register(request)
+            except DeadlineExceeded:
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return
 
     def _decide(
         self, bound: _Bound, operator: Operator, frame: DataFrame, facts: BatchFacts
