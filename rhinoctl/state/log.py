@@ -1,13 +1,21 @@
 """The worker log: slices and decision records of one job on one worker (design, section 4).
 
-One segment file per attempt, `segment_name`. Puts are
-appended while Spark stages; the record is appended at the seal and the file made durable, once. So
-dropping an attempt, and trimming a batch, is the removal of a file. Slices that a joining member
-fetches later lie in segments of their own beside them, ``…+<n>.seg``.
+One segment file per attempt, `segment_name`. Puts are appended while Spark stages; the record is
+appended at the seal and the file made durable, once. So dropping an attempt, and trimming a batch,
+is the removal of a file. Slices that a joining member fetches later lie in segments of their own
+beside them, the pieces, ``…+<n>.seg``.
 
 Entry: ``RLOG`` · kind (1 byte) · meta length (u32) · body length (u64) · xxh3-64 of what precedes
 and of the meta · meta (JSON) · body. Slices have checksums of their own, checked where they are
-read. A segment without a readable record was never sealed, and promised nothing.
+read.
+
+Invariants (numbers of the design, section 10):
+
+4.  What `seal` and `add_piece` return from is there after a power loss, with every slice.
+9.  A segment that cannot be read is an error if a later record follows it, since it was decided
+    then. Otherwise its seal never ended: it promised nothing, and is removed.
+13. Dropping an attempt leaves no trace of it, also after a power loss.
+14. Trimming leaves the newest decided record and the one before it, which says who owes the output.
 """
 
 import json
@@ -17,12 +25,12 @@ from dataclasses import dataclass, field, replace
 
 import xxhash
 
-from rhinoctl.errors import CorruptFile
+from rhinoctl.errors import CorruptFile, ForeignManifest
 from rhinoctl.ids import Attempt, BatchTime, Vnode
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.messages import SlicePlace
 from rhinoctl.protocol.ports import Buffer, Disk
-from rhinoctl.protocol.records import DecisionRecord, Position, SliceName, Winner
+from rhinoctl.protocol.records import DecisionRecord, Position, RecordId, SliceName, Winner
 
 _HEAD = struct.Struct("<4sBIQQ")
 _MAGIC = b"RLOG"
@@ -42,6 +50,11 @@ class Segment:
     puts: dict[PutKey, dict[Vnode, SlicePlace]] = field(default_factory=dict)
     record: DecisionRecord | None = None
     whole: frozenset[Vnode] = frozenset()
+
+    @property
+    def id(self) -> RecordId:
+        """The identity of the record that it is for."""
+        return RecordId(self.position, self.attempt)
 
     def close(self, record: DecisionRecord) -> None:
         """The record is here: from now on the segment says which vnodes it has everything of."""
@@ -82,23 +95,44 @@ class WorkerLog:
     def load(self) -> tuple[DecisionRecord, ...]:
         """Read every segment; those never sealed are removed. Returns the sealed records.
 
-        Raises CorruptFile if a segment before the newest cannot be read: it had been decided.
+        Raises CorruptFile, naming the file, for a segment that was decided and cannot be read, and
+        ForeignManifest for a file that is no segment.
         """
-        names = [name for name in self._disk.list(self._root) if name.endswith(".seg")]
-        positions = [parse_segment_name(name)[0] for name in names]
-        newest = max(positions, default=None)
-        for name, position in zip(names, positions, strict=True):
-            segment = self._read_segment(name)
-            if segment.record is not None:
-                self._index(segment, int(name.partition("+")[2].removesuffix(".seg") or 0))
-            elif position == newest or "+" in name:
-                self._disk.remove(segment.path)
-            else:
+        found = [self._read_segment(n) for n in self._disk.list(self._root) if n.endswith(".seg")]
+        sealed = {segment.id for segment, _ in found if segment.record is not None}
+        followed = {segment.record.after for segment, _ in found if segment.record is not None}
+        for segment, piece in found:
+            # A piece that is torn is fetched again, and so is what else its batch lacks.
+            if segment.id in followed - sealed and not piece:
                 raise CorruptFile(
-                    f"segment {segment.path} of the worker log has no readable record",
+                    f"segment {segment.path} of the worker log was decided and cannot be read",
                     remedy="restore this worker's copies from another: take it out of the chains",
                 )
+        for segment, piece in found:
+            kept = segment.record is not None
+            if kept and segment.id not in followed:
+                kept = self._is_intact(segment)
+            if kept:
+                self._index(segment, piece)
+            else:
+                self._discard(segment)
         return self.records()
+
+    def _is_intact(self, segment: Segment) -> bool:
+        """Whether the seal of the newest segment ended: nothing says in which order its pages have
+        reached the disk, so that a record which can be read does not tell."""
+        places = [place for held in segment.puts.values() for place in held.values()]
+        try:
+            for place in places:
+                self.read(segment.path, place)
+        except CorruptFile:
+            return False
+        return True
+
+    def _discard(self, segment: Segment) -> None:
+        """Remove a segment so that no power loss brings it back."""
+        self._disk.remove(segment.path)
+        self._disk.sync([self._root])
 
     def records(self) -> tuple[DecisionRecord, ...]:
         """The sealed records, in order."""
@@ -160,14 +194,16 @@ class WorkerLog:
     def drop(self, position: Position, attempt: Attempt) -> None:
         """Remove what there is of an attempt that was not decided."""
         for key in [k for k in self._segments if k[:2] == (position, attempt)]:
-            self._remove(key)
+            self._discard(self._forget(key))
 
     def trim(self, before: BatchTime, keep: Position) -> int:
-        """Remove batches before a time, but never the record at `keep`; returns bytes freed."""
-        gone = [key for key in self._segments if key[0].time < before and key[0] < keep]
+        """Remove batches before a time, but never the newest decided record, at `keep`, nor the one
+        that it follows; returns bytes freed."""
+        last = max((at for at, _, _ in self._segments if at < keep), default=keep)
+        gone = [key for key in self._segments if key[0].time < before and key[0] < last]
         freed = sum(self._segments[key].size for key in gone)
         for key in gone:
-            self._remove(key)
+            self._disk.remove(self._forget(key).path)
         return freed
 
     def size(self) -> int:
@@ -259,14 +295,14 @@ class WorkerLog:
         if segment.position.step == 0:
             self._by_time.setdefault(segment.position.time, []).append(segment)
 
-    def _remove(self, key: tuple[Position, Attempt, int]) -> None:
+    def _forget(self, key: tuple[Position, Attempt, int]) -> Segment:
         segment = self._segments.pop(key)
-        self._disk.remove(segment.path)
         siblings = self._by_time.get(segment.position.time)
         if siblings and segment in siblings:
             siblings.remove(segment)
             if not siblings:
                 del self._by_time[segment.position.time]
+        return segment
 
     def _append(self, segment: Segment, kind: int, meta: bytes, bodies: Sequence[Buffer]) -> int:
         length = sum(len(body) for body in bodies)
@@ -275,9 +311,27 @@ class WorkerLog:
         segment.size = offset + len(head) + len(meta) + length
         return offset + len(head) + len(meta)
 
-    def _read_segment(self, name: str) -> Segment:
-        position, attempt = parse_segment_name(name)
-        segment = Segment(path=f"{self._root}/{name}", position=position, attempt=attempt)
+    def _read_segment(self, name: str) -> tuple[Segment, int]:
+        """A segment as far as it can be read, and the number of its piece."""
+        path = f"{self._root}/{name}"
+        try:
+            position, attempt = parse_segment_name(name)
+            piece = int(name.partition("+")[2].removesuffix(".seg") or 0)
+        except ValueError as fault:
+            raise ForeignManifest(
+                f"{path} is no segment of a worker log", remedy="move it out of the log's directory"
+            ) from fault
+        segment = Segment(path=path, position=position, attempt=attempt)
+        try:
+            self._read_entries(segment)
+        except codec.CodecError as fault:
+            raise CorruptFile(
+                f"segment {path} of the worker log is not understood: {fault}",
+                remedy="use the version of rhinoctl that wrote it",
+            ) from fault
+        return segment, piece
+
+    def _read_entries(self, segment: Segment) -> None:
         size = self._disk.size(segment.path) or 0
         at = 0
         while at + _HEAD.size <= size and segment.record is None:
@@ -292,7 +346,6 @@ class WorkerLog:
             _take_entry(segment, kind, meta, body)
             at = body + length
         segment.size = at
-        return segment
 
 
 def _take_entry(segment: Segment, kind: int, meta: bytes, body: int) -> None:
