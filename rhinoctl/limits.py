@@ -49,6 +49,9 @@ INSTANCE_POLL_S = 0.05
 INSTANCE_START_S = 10.0
 """Python, Arrow and RocksDB are imported within a second or two even on a loaded machine."""
 
+SETBACKS_MAX = 3
+"""Times in a row that a command may come to nothing before whoever waits for it is told."""
+
 COMMAND_DEADLINE_S = 120.0
 """The longest command is a large batch's apply; a process that hangs longer is replaced."""
 
@@ -71,6 +74,9 @@ CHUNK_CREDITS = 4
 
 COPIES_AT_ONCE = 4
 """Vnodes that one worker gathers at the same time."""
+
+COPY_ROUND_S = 1.0
+"""After every source of a copy was tried in vain, the first is tried again."""
 
 FETCH_TIMEOUT_S = 10.0
 """One chunk or log piece; after that it is asked for again."""
@@ -144,6 +150,9 @@ CONTROLLER_WAIT_S = 0.02
 
 TRIM_EVERY_BATCHES = 8
 """Coverage is made durable, and log and old checkpoints are removed, so often."""
+
+TIDY_S = 1.0
+"""How often an agent looks for copies of vnodes that it does not hold any more."""
 
 LOG_BYTES_AIM = 256 << 20
 """Above this, checkpoints are taken eight times as fast; it never refuses a batch."""

@@ -1,17 +1,20 @@
 """The agent's loop: one thread over the ports, for all jobs of its worker."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from rhino_agent.copies import Copies
 from rhino_agent.feeder import Feeder
+from rhino_agent.holdings import Holdings
 from rhino_agent.job import Job
 from rhino_agent.ports import Ports, event
 from rhino_agent.report import job_report
 from rhino_agent.serving import SERVED, Serving
 from rhino_agent.upkeep import Upkeep
 from rhinoctl import limits
+from rhinoctl.errors import RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import messages as m
@@ -20,6 +23,9 @@ from rhinoctl.protocol.ports import Envelope
 from rhinoctl.state.disk import StampingDisk
 
 _BATCH_PROTOCOL = (m.Fence, m.Open, m.Put, m.Resend, m.Seal, m.Apply)
+
+_GONE = ".gone"
+"""What a job's directory is called while it is removed."""
 
 
 class WorkerDisk(StampingDisk, Protocol):
@@ -48,38 +54,44 @@ class Desk:
     feeder: Feeder
     serving: Serving
 
+    def turn(self) -> None:
+        """Look at the job's affairs, then do a slice of background work."""
+        self.job.reconcile_instances()
+        self.upkeep.tick()
+        self.copies.tick()
+        self.job.note_whole(self.copies.whole())
+        self.feeder.feed()
+        self.job.answer_applied()
+        self.upkeep.step()
+
 
 class Agent:
-    """Takes messages, then lets every job look at its own affairs."""
+    """Takes messages, then lets every job look at its own affairs.
+
+    What goes wrong with one job is told and stays with it: `mishaps` counts how often.
+    """
 
     def __init__(self, ports: Ports, disk: WorkerDisk, *, pid: int) -> None:
+        self.mishaps = 0
         self._ports = ports
         self._disk = disk
         self._pid = pid
         self._desks: dict[JobUid, Desk] = {}
-        for uid in disk.list("jobs"):
-            path = f"jobs/{uid}/spec.json"
-            if disk.size(path) is None:
-                disk.remove(f"jobs/{uid}")
-                continue
-            self._take_on(codec.loads(JobSpec, disk.read(path)))
+        self._unreadable: dict[JobUid, str] = {}
+        for name in disk.list("jobs"):
+            path = f"jobs/{name}/spec.json"
+            if name.endswith(_GONE) or disk.size(path) is None:
+                disk.remove(f"jobs/{name}")
+            else:
+                self._take_up(JobUid(name), path)
 
-    def step(self, timeout_s: float) -> None:
-        """One turn: whatever has come, then each job's affairs, then a slice of background work."""
-        envelope = self._ports.wire.receive(0 if self.has_work else timeout_s)
-        taken = 0
-        while envelope is not None:
-            self._take(envelope)
-            taken += 1
-            envelope = self._ports.wire.receive(0) if taken < limits.MESSAGES_A_TURN else None
-        for desk in self._desks.values():
-            desk.job.reconcile_instances()
-            desk.upkeep.tick()
-            desk.copies.tick()
-            desk.job.note_whole(desk.copies.whole())
-            desk.feeder.feed()
-            desk.job.answer_applied()
-            desk.upkeep.step()
+    def _take_up(self, uid: JobUid, path: str) -> None:
+        """Go on with a job that was here before. One that cannot be read keeps the others going."""
+        try:
+            self._take_on(codec.loads(JobSpec, self._disk.read(path)))
+        except RhinoError as fault:
+            self._unreadable[uid] = f"{fault.message}; {fault.remedy}"
+            event("job-unreadable", job=uid, fault=fault.message)
 
     @property
     def desks(self) -> Mapping[JobUid, Desk]:
@@ -91,9 +103,32 @@ class Agent:
         """Whether the next turn should come at once."""
         return any(desk.upkeep.has_work for desk in self._desks.values())
 
+    def step(self, timeout_s: float) -> None:
+        """One turn: whatever has come, then each job's affairs."""
+        envelope = self._ports.wire.receive(0 if self.has_work else timeout_s)
+        taken = 0
+        while envelope is not None:
+            with self._told("message"):
+                self._take(envelope)
+            taken += 1
+            envelope = self._ports.wire.receive(0) if taken < limits.MESSAGES_A_TURN else None
+        for uid, desk in list(self._desks.items()):
+            with self._told(f"turn of job {uid}"):
+                desk.turn()
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """A full or failing disk, or a damaged file, is told and does not end the turn: whoever
+        asked gets no answer, which every sender bears."""
+        try:
+            yield
+        except (RhinoError, OSError) as fault:
+            self.mishaps += 1
+            event("turn-failed", what=what, fault=fault)
+
     def _take_on(self, spec: JobSpec) -> Desk:
         job = Job(self._ports, spec)
-        upkeep = Upkeep(job, self._disk)
+        upkeep = Upkeep(job, Holdings(job, self._disk))
         desk = Desk(job, upkeep, Copies(job, upkeep), Feeder(job, upkeep), Serving(job, upkeep))
         self._desks[spec.uid] = desk
         event("job-taken-on", job=spec.uid, session=job.state.session)
@@ -117,9 +152,12 @@ class Agent:
             self._take_for_job(message, envelope)
 
     def _take_for_job(self, message: m.Message, envelope: Envelope) -> None:
-        desk = self._desks.get(message.header.job)
-        if desk is None:
-            detail = f"job {message.header.job} is not known to {self._ports.settings.worker}"
+        uid = message.header.job
+        desk = self._desks.get(uid)
+        if uid in self._unreadable:
+            self._refuse(envelope, m.RefusalCode.FAULT, self._unreadable[uid])
+        elif desk is None:
+            detail = f"job {uid} is not known to {self._ports.settings.worker}"
             self._refuse(envelope, m.RefusalCode.UNKNOWN_JOB, detail)
         elif isinstance(message, _BATCH_PROTOCOL):
             desk.job.handle(envelope)
@@ -140,8 +178,13 @@ class Agent:
             detail = f"this is worker {settings.worker}, not {message.worker}"
             self._refuse(envelope, m.RefusalCode.FOREIGN, detail)
             return
+        named = {wish.spec.uid for wish in message.jobs}
         for wish in message.jobs:
-            self._wish(wish)
+            with self._told(f"wish for job {wish.spec.uid}"):
+                self._wish(wish)
+        for uid, desk in self._desks.items():
+            if uid not in named:
+                desk.job.desired, desk.job.told = m.DesiredJob(spec=desk.job.spec), True
         report = m.WorkerReport(
             header=self._ports.header(),
             worker=settings.worker,
@@ -149,29 +192,38 @@ class Agent:
             wall=self._ports.clock.wall(),
             free_bytes=self._disk.free_bytes(),
             jobs={
-                uid: job_report(desk.job, desk.upkeep, desk.copies)
+                uid: job_report(desk.job, desk.upkeep.holdings, desk.copies)
                 for uid, desk in self._desks.items()
             },
         )
         self._ports.wire.reply(envelope, report)
 
     def _wish(self, wish: m.DesiredJob) -> None:
-        desk = self._desks.get(wish.spec.uid)
-        if wish.dropped:
-            if desk is not None:
-                self._drop(desk)
-            return
-        if desk is None:
-            desk = self._take_on(wish.spec)
-        desk.job.desired = wish
+        uid = wish.spec.uid
+        desk = self._desks.get(uid)
+        if wish.dropped or wish.left is not None:
+            if wish.dropped or (desk is not None and _is_past(desk.job, wish.left)):
+                self._drop(uid, desk)
+        elif uid not in self._unreadable:
+            if desk is None:
+                desk = self._take_on(wish.spec)
+            desk.job.desired, desk.job.told = wish, True
 
-    def _drop(self, desk: Desk) -> None:
-        """The job is deleted: end its instances and remove everything of it."""
-        for instance in desk.job.instances.values():
-            instance.stop()
-        uid = desk.job.spec.uid
-        del self._desks[uid]
-        self._disk.remove(f"jobs/{uid}")
+    def _drop(self, uid: JobUid, desk: Desk | None) -> None:
+        """The job is deleted, or has left this worker: end its instances and remove everything.
+
+        The new name is durable before anything is removed: no crash brings part of it back."""
+        if desk is not None:
+            desk.copies.drop()
+            desk.job.drop()
+            del self._desks[uid]
+        elif uid not in self._unreadable:
+            return
+        self._unreadable.pop(uid, None)
+        gone = f"jobs/{uid}{_GONE}"
+        self._disk.remove(gone)
+        self._disk.rename(f"jobs/{uid}", gone)
+        self._disk.remove(gone)
         event("job-dropped", job=uid)
 
     def stop_instances(self) -> None:
@@ -179,3 +231,14 @@ class Agent:
         for desk in self._desks.values():
             for instance in desk.job.instances.values():
                 instance.let_go()
+
+
+def _is_past(job: Job, left: int | None) -> bool:
+    """Whether a job has nothing more for this worker, as far as the worker itself knows.
+
+    `left` may be old news: since then the worker may have been taken in again."""
+    epoch = job.epoch()
+    if left is None or (epoch is not None and epoch.number > left):
+        return False
+    here = job.ports.settings.worker
+    return epoch is None or epoch.number < left or here not in epoch.listeners()

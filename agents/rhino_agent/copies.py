@@ -4,16 +4,24 @@ The worker has joined the chain, so slices and records reach its log from its ep
 fetched is the newest checkpoint of a full holder, file by file where no local checkpoint has the
 content, in chunks that are asked for one at a time per vnode: the requests under way are the
 credits (Rhino, section 4.2.2). Then the batches between checkpoint and log.
+
+Invariants:
+
+1. A candidate (a holder's checkpoint) whose content is not what its manifest says is named, told to
+   its holder, and not tried again while there is another.
+2. A copy counts as whole only after all that makes it so is durable.
+3. A copy that is not wished any more leaves nothing behind.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rhino_agent.job import Job
 from rhino_agent.ports import event
 from rhino_agent.upkeep import Upkeep
 from rhinoctl import limits
-from rhinoctl.errors import RhinoError
-from rhinoctl.ids import BatchTime, Vnode
+from rhinoctl.errors import CorruptFile, RhinoError
+from rhinoctl.ids import BatchTime, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Address, Envelope
 from rhinoctl.state.manifests import FileEntry, Manifest
@@ -21,19 +29,24 @@ from rhinoctl.state.manifests import FileEntry, Manifest
 
 @dataclass(slots=True)
 class Copy:
-    """One vnode's copy on its way. `asked` while a request or an adoption is under way."""
+    """One vnode's copy on its way, from `source` at present.
+
+    `asked` while a request or an adoption is under way; `bad` are the checkpoints of each source
+    that were found bad.
+    """
 
     vnode: Vnode
-    source: Address
+    source: WorkerId
+    started: float
     manifest: Manifest | None = None
     covers: BatchTime | None = None
     missing: list[FileEntry] = field(default_factory=list)
     adopted: bool = False
     asked: bool = False
     not_before: float = 0.0
-    started: float = 0.0
     bytes: int = 0
     total: int = 0
+    bad: dict[WorkerId, set[str]] = field(default_factory=dict)
 
 
 class Copies:
@@ -42,7 +55,9 @@ class Copies:
     def __init__(self, job: Job, upkeep: Upkeep) -> None:
         self._job = job
         self._upkeep = upkeep
+        self._holdings = upkeep.holdings
         self._copies: dict[Vnode, Copy] = {}
+        self._sources: Mapping[Vnode, Mapping[WorkerId, str]] = {}
 
     def progress(self, vnode: Vnode) -> tuple[int, int]:
         """Bytes copied and bytes to copy of a vnode, zero where nothing is or was copied."""
@@ -52,60 +67,74 @@ class Copies:
     def whole(self) -> frozenset[Vnode]:
         """The wished vnodes of which this worker has a base and the whole log after it."""
         wished = (wish.vnode for wish in self._job.desired.warm)
-        return frozenset(v for v in wished if self._upkeep.base(v) is not None)
+        return frozenset(v for v in wished if self._holdings.base(v) is not None)
 
     def tick(self) -> None:
         """Begin the copies that are wished and lacking, go on with them, drop the others."""
-        wishes = {wish.vnode: wish for wish in self._job.desired.warm}
-        for vnode in [v for v in self._copies if v not in wishes]:
-            del self._copies[vnode]
+        if not self._job.told:
+            return
+        self._sources = {wish.vnode: wish.sources for wish in self._job.desired.warm}
+        for vnode in [v for v in self._copies if v not in self._sources]:
+            self._drop(self._copies.pop(vnode))
         now = self._job.ports.clock.monotonic()
-        active = 0
-        for vnode, wish in sorted(wishes.items()):
-            if self._upkeep.base(vnode) is not None or not self._is_held(vnode):
-                continue
-            active += 1
-            if active > limits.COPIES_AT_ONCE:
-                break
+        lacking = [v for v in sorted(self._sources) if self._lacks(v)]
+        for vnode in [v for v in lacking if self._sources[v]][: limits.COPIES_AT_ONCE]:
             copy = self._copies.get(vnode)
             if copy is None:
-                if not wish.sources:
-                    continue
-                source = Address(wish.sources[sorted(wish.sources)[vnode % len(wish.sources)]])
+                sources = sorted(self._sources[vnode])
+                source = sources[vnode % len(sources)]
                 copy = self._copies[vnode] = Copy(vnode=vnode, source=source, started=now)
             if not copy.asked and now >= copy.not_before:
                 self._go_on(copy)
 
-    def _is_held(self, vnode: Vnode) -> bool:
-        """Whether this worker is in the vnode's chain, so that its log grows."""
+    def drop(self) -> None:
+        """The job leaves this worker: nothing that comes is taken any more."""
+        self._copies.clear()
+
+    def _lacks(self, vnode: Vnode) -> bool:
+        """Whether this worker is in the vnode's chain, so that its log grows, without a base."""
         epoch = self._job.epoch()
-        return epoch is not None and vnode in epoch.held_by(self._job.ports.settings.worker)
+        here = self._job.ports.settings.worker
+        held = epoch is not None and here in epoch.holders(vnode)
+        return held and self._holdings.base(vnode) is None
+
+    def _drop(self, copy: Copy) -> None:
+        """What was on its way is removed; a whole copy goes once the vnode is not held any more."""
+        if copy.manifest is not None and not self._upkeep.is_busy(copy.vnode):
+            self._holdings.of(copy.vnode).abandon(copy.manifest.checkpoint_id)
 
     def _go_on(self, copy: Copy) -> None:
+        if copy.source not in self._sources[copy.vnode]:
+            self._elsewhere(copy)
         if copy.covers is None:
-            self._ask_manifest(copy)
+            bad = tuple(sorted(copy.bad.get(copy.source, ())))
+            self._ask(copy, m.FetchManifest(header=self._header(), vnode=copy.vnode, bad=bad))
         elif copy.manifest is not None and not copy.adopted:
             if copy.missing:
-                self._ask_chunk(copy, copy.missing[0])
+                self._ask_chunk(copy, copy.manifest, copy.missing[0])
             else:
-                self._adopt(copy, copy.manifest)
+                self._adopt(copy, copy.manifest, copy.covers)
         else:
             self._ask_log(copy)
 
     def _ask(self, copy: Copy, message: m.Message) -> None:
         copy.asked = True
+        source = copy.source
 
         def answered(envelope: Envelope) -> None:
             copy.asked = False
-            if self._copies.get(copy.vnode) is not copy:
+            if self._copies.get(copy.vnode) is not copy or copy.source != source:
                 return
             try:
                 self._take(copy, message, envelope)
+            except CorruptFile as fault:
+                self._found_bad(copy, fault)
             except (RhinoError, OSError) as fault:
-                event("copy-restarted", vnode=copy.vnode, fault=fault)
-                self._restart(copy)
+                event("copy-restarted", vnode=copy.vnode, source=source, fault=fault)
+                self._elsewhere(copy)
 
-        self._job.ports.ask(copy.source, message, answered, timeout_s=limits.FETCH_TIMEOUT_S)
+        address = Address(self._sources[copy.vnode][source])
+        self._job.ports.ask(address, message, answered, timeout_s=limits.FETCH_TIMEOUT_S)
 
     def _take(self, copy: Copy, asked: m.Message, envelope: Envelope) -> None:
         answer = envelope.message
@@ -115,11 +144,31 @@ class Copies:
             self._take_log(copy, answer, envelope)
         elif isinstance(answer, m.Done) and isinstance(asked, m.FetchChunk):
             self._take_chunk(copy, asked, envelope)
-        elif isinstance(answer, m.Refusal):
-            event("copy-refused", vnode=copy.vnode, detail=answer.detail)
-            self._restart(copy)
         else:
-            self._later(copy)
+            detail = answer.detail if isinstance(answer, m.Refusal) else envelope.detail
+            event("copy-refused", vnode=copy.vnode, source=copy.source, detail=detail)
+            self._elsewhere(copy)
+
+    def _found_bad(self, copy: Copy, fault: CorruptFile) -> None:
+        """The candidate is bad: another one of this source, which is told, or another source."""
+        event("copy-bad", vnode=copy.vnode, source=copy.source, fault=fault.message)
+        if copy.manifest is None:
+            self._elsewhere(copy)
+            return
+        name = copy.manifest.checkpoint_id
+        self._holdings.of(copy.vnode).abandon(name)
+        copy.bad.setdefault(copy.source, set()).add(name)
+        self._restart(copy)
+
+    def _elsewhere(self, copy: Copy) -> None:
+        """Try the next source. After all of them, what was bad may have been replaced."""
+        sources = sorted(self._sources[copy.vnode])
+        after = [source for source in sources if source > copy.source]
+        copy.source = (after or sources)[0]
+        self._restart(copy)
+        if not after:
+            copy.bad.clear()
+            copy.not_before = self._job.ports.clock.monotonic() + limits.COPY_ROUND_S
 
     def _restart(self, copy: Copy) -> None:
         """Begin again with the newest manifest; files that are here stay."""
@@ -134,38 +183,43 @@ class Copies:
 
     # --- the base checkpoint ---------------------------------------------------------------------
 
-    def _ask_manifest(self, copy: Copy) -> None:
-        self._ask(copy, m.FetchManifest(header=self._header(), vnode=copy.vnode))
-
     def _take_manifest(self, copy: Copy, answer: m.ManifestOf, envelope: Envelope) -> None:
-        start = self._upkeep.log_from(copy.vnode)
-        gap = len(self._job.log.batches(answer.covers, self._job.decided_time)) if start else 0
-        waited = self._job.ports.clock.monotonic() - copy.started
-        fresh = start is None or answer.covers >= start or answer.covers.precedes(start)
-        if not fresh and gap > 0 and waited < limits.FRESH_CHECKPOINT_S:
+        if self._too_old(copy, answer.covers):
             self._later(copy)
             return
-        copy.covers = answer.covers
+        covers = self._holdings.covers
         if not envelope.payload:
-            self._upkeep.covers.advance(copy.vnode, "", answer.covers)
+            covers.advance(copy.vnode, "", answer.covers)
+            covers.persist()
+            copy.covers = answer.covers
             return
-        kept = self._upkeep.of(copy.vnode)
-        copy.manifest = Manifest.decode(
-            envelope.payload[0], path=f"the manifest of {copy.source}", expected=kept.identity
-        )
-        copy.adopted = any(m.checkpoint_id == copy.manifest.checkpoint_id for m in kept.complete())
-        copy.missing = kept.missing(copy.manifest)
+        kept = self._holdings.of(copy.vnode)
+        path = f"the manifest of vnode {copy.vnode} at {copy.source}"
+        manifest = Manifest.decode(envelope.payload[0], path=path, expected=kept.identity)
+        copy.manifest, copy.covers = manifest, answer.covers
+        copy.adopted = any(own.checkpoint_id == manifest.checkpoint_id for own in kept.complete())
+        if copy.adopted:
+            covers.advance(copy.vnode, manifest.checkpoint_id, answer.covers)
+            covers.persist()
+            return
+        copy.missing = kept.missing(manifest)
         copy.total = sum(entry.size for entry in copy.missing)
         copy.bytes = 0
 
-    def _ask_chunk(self, copy: Copy, entry: FileEntry) -> None:
-        assert copy.manifest is not None
+    def _too_old(self, copy: Copy, covers: BatchTime) -> bool:
+        """Whether it is better to wait a moment for a checkpoint as new as the log here."""
+        start = self._holdings.log_from(copy.vnode)
+        if start is None or covers >= start or covers.precedes(start):
+            return False
+        return self._job.ports.clock.monotonic() - copy.started < limits.FRESH_CHECKPOINT_S
+
+    def _ask_chunk(self, copy: Copy, manifest: Manifest, entry: FileEntry) -> None:
         disk = self._job.ports.disk
-        have = disk.size(self._upkeep.of(copy.vnode).incoming(copy.manifest, entry)) or 0
+        have = disk.size(self._holdings.of(copy.vnode).incoming(manifest, entry)) or 0
         chunk = m.FetchChunk(
             header=self._header(),
             vnode=copy.vnode,
-            checkpoint=copy.manifest.checkpoint_id,
+            checkpoint=manifest.checkpoint_id,
             file=entry.name,
             offset=have,
             length=min(limits.CHUNK_BYTES, entry.size - have),
@@ -177,42 +231,58 @@ class Copies:
             return
         entry = copy.missing[0]
         disk = self._job.ports.disk
-        path = self._upkeep.of(copy.vnode).incoming(copy.manifest, entry)
+        path = self._holdings.of(copy.vnode).incoming(copy.manifest, entry)
+        size = sum(len(part) for part in envelope.payload)
+        if size != asked.length:
+            raise CorruptFile(
+                f"vnode {copy.vnode}, checkpoint {asked.checkpoint}, file {asked.file} at"
+                f" {copy.source}: {size} bytes at {asked.offset}, not {asked.length}",
+                remedy="another checkpoint or another holder serves",
+            )
         disk.append(path, envelope.payload)
-        copy.bytes += sum(len(part) for part in envelope.payload)
+        copy.bytes += size
         if (disk.size(path) or 0) >= entry.size:
             copy.missing.pop(0)
         self._go_on(copy)
 
-    def _adopt(self, copy: Copy, manifest: Manifest) -> None:
+    def _adopt(self, copy: Copy, manifest: Manifest, covers: BatchTime) -> None:
         copy.asked = True
 
-        def adopted(result: None) -> None:
-            copy.asked = False
-            copy.adopted = True
-            assert copy.covers is not None
-            self._upkeep.covers.advance(copy.vnode, manifest.checkpoint_id, copy.covers)
-            event("copy-adopted", vnode=copy.vnode, covers=copy.covers, bytes=copy.bytes)
+        def adopted(_: None) -> None:
+            copy.asked, copy.adopted = False, True
+            self._holdings.covers.advance(copy.vnode, manifest.checkpoint_id, covers)
+            self._holdings.covers.persist()
+            event("copy-adopted", vnode=copy.vnode, covers=covers, bytes=copy.bytes)
 
-        self._upkeep.work(self._upkeep.of(copy.vnode).adopt(manifest), adopted, copy.vnode)
+        def failed(fault: Exception) -> None:
+            copy.asked = False
+            if isinstance(fault, CorruptFile):
+                for own in self._holdings.of(copy.vnode).complete():
+                    self._upkeep.suspect(copy.vnode, own.checkpoint_id)
+                self._found_bad(copy, fault)
+            else:
+                event("copy-restarted", vnode=copy.vnode, source=copy.source, fault=fault)
+                self._restart(copy)
+
+        steps = self._holdings.of(copy.vnode).adopt(manifest)
+        self._upkeep.work(steps, adopted, failed, copy.vnode)
 
     # --- the log before this worker's own --------------------------------------------------------
 
     def _ask_log(self, copy: Copy) -> None:
         """Ask for the first batch after the checkpoint that the log here lacks."""
-        at = self._upkeep.reach(copy.vnode)
-        for time in self._job.log.batches(at, self._job.decided_time):
-            if not at.precedes(time) or not self._job.log.has(time, copy.vnode):
-                break
-            at = time
+        at = self._holdings.log_through(copy.vnode, self._holdings.reach(copy.vnode))
         self._ask(copy, m.FetchLog(header=self._header(), since=at, vnodes=(copy.vnode,)))
 
     def _take_log(self, copy: Copy, answer: m.LogPiece, envelope: Envelope) -> None:
-        if answer.record is None:
+        record = answer.record
+        if record is None or record.time > self._job.decided_time:
             self._later(copy)
             return
-        self._job.log.add_piece(answer.record, answer.puts, envelope.payload)
+        if not self._job.log.has(record.time, copy.vnode):
+            self._job.log.add_piece(record, answer.puts, envelope.payload)
         copy.bytes += sum(len(part) for part in envelope.payload)
         copy.total = max(copy.total, copy.bytes)
-        self._upkeep.forget_whole()
-        self._go_on(copy)
+        self._holdings.look_again()
+        if self._lacks(copy.vnode):
+            self._go_on(copy)

@@ -20,6 +20,14 @@ class Bases(Protocol):
         coverage; None if this worker has no contiguous copy."""
         ...
 
+    def opening(self, instance: Instance, vnode: Vnode) -> None:
+        """An instance is about to open the vnode from its base."""
+        ...
+
+    def opened(self, instance: Instance, vnode: Vnode, *, well: bool) -> None:
+        """It has, or it could not."""
+        ...
+
     def due(self, instance: Instance) -> tuple[Vnode, ...]:
         """Vnodes of an instance whose checkpoint is due, most urgent first."""
         ...
@@ -44,11 +52,24 @@ class Feeder:
 
     def feed(self) -> None:
         """Give each idle, ready instance its next command."""
+        now = self._job.ports.clock.monotonic()
         for instance in self._job.instances.values():
-            if instance.ready and not instance.busy and not instance.fault:
-                command = feeding.next_command(self._view(instance))
-                if command is not None:
-                    self._give(instance, command)
+            idle = instance.ready and not instance.busy and instance.refusal is None
+            if idle and now >= instance.not_before:
+                self._feed(instance)
+
+    def _feed(self, instance: Instance) -> None:
+        view = self._view(instance)
+        stranded = [
+            vnode
+            for vnode, at in instance.applied.items()
+            if (time := feeding.successor(view.batches, at)) is not None and not at.precedes(time)
+        ]
+        command = feeding.next_command(view)
+        if stranded:
+            self._close(instance, min(stranded))
+        elif command is not None:
+            self._give(instance, command)
 
     def _view(self, instance: Instance) -> feeding.Feed:
         job = self._job
@@ -57,6 +78,8 @@ class Feeder:
         if unmade is not None:
             owned |= unmade
         follow = frozenset(w.vnode for w in job.desired.warm if w.instance == instance.id)
+        if not job.told:
+            follow |= instance.applied.keys()
         closed = follow - instance.applied.keys()
         base = {v: at[1] for v in closed if (at := self._bases.base(v)) is not None}
         floor = min(instance.applied.values(), default=BASE)
@@ -93,15 +116,20 @@ class Feeder:
     def _open(self, instance: Instance, vnode: Vnode) -> None:
         base = self._bases.base(vnode)
         if base is None:
+            instance.set_back(f"there is no whole copy of vnode {vnode} here")
             return
         directory, covers = base
         message = m.OpenVnode(
             header=self._header(instance), vnode=vnode, base=directory, covers=covers
         )
+        self._bases.opening(instance, vnode)
 
         def opened(envelope: Envelope) -> None:
-            if isinstance(envelope.message, m.Done):
+            well = isinstance(envelope.message, m.Done)
+            self._bases.opened(instance, vnode, well=well or envelope.message is None)
+            if well:
                 instance.applied[vnode] = covers
+                instance.went_well()
                 event("vnode-open", instance=instance.id, vnode=vnode, covers=covers)
             else:
                 self._failed(instance, envelope, f"open of vnode {vnode}")
@@ -125,6 +153,10 @@ class Feeder:
         job = self._job
         record = job.log.record(command.time)
         assert record is not None
+        lacking = sorted(v for v in command.vnodes if not job.log.has(command.time, v))
+        if lacking:
+            instance.set_back(f"the log lacks vnode {lacking[0]} at batch {command.time}")
+            return
         disk = job.ports.disk
         parts = tuple(
             m.SegmentPart(path=disk.path_of(path), places=places)
@@ -132,7 +164,7 @@ class Feeder:
         )
         output = ""
         if command.owned:
-            output = disk.path_of(f"{job.root}/out/{_folder(command.time)}/{instance.id}")
+            output = disk.path_of(f"{job.outputs.folder(command.time)}/{instance.id}")
         message = m.ApplyBatch(
             header=self._header(instance),
             time=command.time,
@@ -148,7 +180,7 @@ class Feeder:
             if isinstance(envelope.message, m.BatchApplied):
                 self._applied(instance, command, envelope.message)
             else:
-                self._failed(instance, envelope, f"batch {command.time}")
+                self._failed(instance, envelope, f"batch {command.time}", owed=True)
 
         instance.command(message, applied, timeout_s=limits.COMMAND_DEADLINE_S)
 
@@ -161,7 +193,8 @@ class Feeder:
         instance.rss_bytes = answer.rss_bytes
         if command.owned:
             instance.applies.append((command.time, answer.applied_at))
-            self._job.output_made(instance.id, command.time, answer.rows, answer.size)
+            self._job.outputs.note(instance.id, command.time, answer.rows, answer.size)
+        instance.went_well()
 
     def _checkpoint(self, instance: Instance, vnode: Vnode) -> None:
         covers = instance.applied[vnode]
@@ -174,17 +207,36 @@ class Feeder:
                 self._bases.checkpoint_written(vnode, checkpoint_id, answer)
             else:
                 self._bases.checkpoint_written(vnode, checkpoint_id, None)
-                event("checkpoint-failed", instance=instance.id, vnode=vnode)
+                self._failed(instance, envelope, f"checkpoint of vnode {vnode}")
 
         instance.command(message, written, timeout_s=limits.COMMAND_DEADLINE_S)
 
-    def _failed(self, instance: Instance, envelope: Envelope, what: str) -> None:
-        """A refusal stops the instance's feeding until the driver asks again; silence is told by
-        the process: `Instance` finds out whether it lives."""
-        if isinstance(envelope.message, m.Refusal):
-            instance.fault = f"{what} at {instance.id}: {envelope.message.detail}"
-        event("command-failed", instance=instance.id, what=what, detail=envelope.detail)
+    def _failed(
+        self, instance: Instance, envelope: Envelope, what: str, *, owed: bool = False
+    ) -> None:
+        """A command came to nothing.
+
+        Silence is told by the process: `Instance` finds out whether it lives. What the instance
+        refuses as not fitting what it has open makes us ask what it has. Anything else is tried
+        again after a moment; whoever waits for an output is told at once if the batch is poison,
+        and soon if it is the worker that fails.
+        """
+        refusal = envelope.message
+        if not isinstance(refusal, m.Refusal):
+            event("command-lost", instance=instance.id, what=what, detail=envelope.detail)
+            return
+        detail = f"{what} at {instance.id}: {refusal.detail}"
+        instance.set_back(detail)
+        if refusal.code in _NOT_AS_BELIEVED:
+            instance.ready = False
+        elif owed and refusal.code is m.RefusalCode.POISON:
+            instance.refusal = (m.RefusalCode.POISON, detail)
+        elif owed and instance.setbacks >= limits.SETBACKS_MAX:
+            instance.refusal = (m.RefusalCode.FAULT, detail)
 
 
-def _folder(time: BatchTime) -> str:
-    return f"{time.generation}-{time.batch}"
+_NOT_AS_BELIEVED = (
+    m.RefusalCode.STALE_ATTEMPT,
+    m.RefusalCode.NOT_FOUND,
+    m.RefusalCode.FENCED,
+)

@@ -1,8 +1,13 @@
 """One instance of a job on this worker: its process, and the one command that it works on.
 
 The agent sends a command, waits for its answer, and chooses the next one from what it then knows
-(`rhinoctl.protocol.feeding`). A process that died is reaped before the next incarnation starts; one
-that outlived its agent is asked what it has, and adopted.
+(`rhinoctl.protocol.feeding`). Invariants:
+
+1. A process that died is reaped before the next incarnation starts; one that outlived its agent is
+   asked what it has, and adopted.
+2. Whoever gave a command hears of it exactly once, also when the process ends over it.
+3. A process that is silent for `COMMAND_DEADLINE_S` is replaced, and so is one of which the agent
+   never learnt the pid.
 """
 
 from collections import deque
@@ -17,7 +22,10 @@ from rhinoctl.ids import BatchTime, Incarnation, InstanceId, Vnode
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import JobSpec
-from rhinoctl.protocol.ports import Address, Envelope
+from rhinoctl.protocol.ports import Address, Envelope, Outcome
+from rhinoctl.state.hashing import content_hash
+
+Done = Callable[[Envelope], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +38,52 @@ class Birth:
     listen: str
 
 
-class Instance:
-    """The agent's view of one instance process."""
+@dataclass(slots=True)
+class Stray:
+    """A process that an agent may have started just before it died, without noting its pid."""
 
-    def __init__(self, ports: Ports, spec: JobSpec, root: str, instance: InstanceId) -> None:
+    birth: Birth
+    until: float
+    next_at: float = 0.0
+
+
+class Instance:
+    """The agent's view of one instance process.
+
+    `on_ready` is called when it has told what it has. `refusal` is why it cannot make the output
+    that it owes; it is fed again when the output is asked for again. `fault` is its last setback,
+    after which it is left alone until `not_before`.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        spec: JobSpec,
+        root: str,
+        instance: InstanceId,
+        on_ready: Callable[[InstanceId], None],
+    ) -> None:
         self.id = instance
         self.applied: dict[Vnode, BatchTime] = {}
         self.state_bytes: dict[Vnode, int] = {}
         self.applies: deque[tuple[BatchTime, float]] = deque(maxlen=limits.APPLIES_KEPT)
         self.ready = False
-        self.busy = False
+        self.refusal: tuple[m.RefusalCode, str] | None = None
         self.fault = ""
+        self.setbacks = 0
+        self.not_before = 0.0
         self.rss_bytes = 0
         self._ports = ports
         self._spec = spec
         self._root = root
+        self._on_ready = on_ready
         self._birth_path = f"{root}/instances/{instance}.json"
         self._birth = self._read_birth()
+        self._pending: Done | None = None
+        self._stray: Stray | None = None
         self._asked_at = 0.0
-        self._started_at = 0.0
+        self._started_at: float | None = None
+        self._heard_at = ports.clock.monotonic()
 
     @property
     def incarnation(self) -> Incarnation:
@@ -58,55 +93,102 @@ class Instance:
     def pid(self) -> int:
         return self._birth.pid
 
-    def ensure_running(self) -> None:
-        """Start it, or start it again after its death; ask a started one until it answers."""
-        now = self._ports.clock.monotonic()
-        if not self._alive():
-            if now - self._started_at >= limits.INSTANCE_RESTART_S or not self._started_at:
-                self._start(now)
-        elif not self.ready and not self.busy and now - self._asked_at > limits.INSTANCE_POLL_S:
-            self._asked_at = now
-            status = m.InstanceStatus(header=self._header())
-            self.command(status, self._on_status, timeout_s=limits.INSTANCE_START_S)
+    @property
+    def busy(self) -> bool:
+        """Whether a command is under way."""
+        return self._pending is not None
 
-    def command(
-        self, message: m.Message, done: Callable[[Envelope], None], *, timeout_s: float
-    ) -> None:
-        """Give it its one command; `done` hears the answer unless the process died over it."""
-        self.busy = True
-        incarnation = self._birth.incarnation
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._birth.pid > 0 and self._ports.launcher.alive(self._process())
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def command(self, message: m.Message, done: Done, *, timeout_s: float) -> None:
+        """Give it its one command; `done` hears the answer, or that none will come."""
+        assert self._pending is None, f"{self.id} is busy"
+        self._pending = done
 
         def answered(envelope: Envelope) -> None:
-            if incarnation != self._birth.incarnation:
+            if self._pending is not done:
                 return
-            self.busy = False
+            self._pending = None
             if envelope.message is None:
                 self.ready = False
+            else:
+                self._heard_at = self._ports.clock.monotonic()
             done(envelope)
 
         self._ports.ask(Address(self._birth.listen), message, answered, timeout_s=timeout_s)
 
-    def stop(self) -> None:
-        """End the process, whatever it does, and reap it."""
-        if self._alive():
-            self._ports.launcher.kill(self._process())
-            event("instance-stopped", instance=self.id, pid=self._birth.pid)
-        self._ports.disk.remove(self._birth_path)
-        self._ports.disk.remove(f"{self._root}/live/{self.id}")
+    def set_back(self, what: str) -> None:
+        """Something came to nothing: leave it alone for a moment."""
+        self.fault = what
+        self.setbacks += 1
+        self.not_before = self._ports.clock.monotonic() + limits.INSTANCE_RESTART_S
+        event("instance-set-back", instance=self.id, what=what, times=self.setbacks)
+
+    def went_well(self) -> None:
+        """A command was done."""
+        self.fault, self.setbacks = "", 0
+
+    def _forget(self) -> None:
+        """The process is gone, and with it what it had open and the command it was at."""
+        self.applied, self.state_bytes = {}, {}
+        self.ready = False
+        done, self._pending = self._pending, None
+        if done is not None:
+            done(Envelope(message=None, outcome=Outcome.UNKNOWN, detail="the process ended"))
+
+    # --- the process -----------------------------------------------------------------------------
+
+    def ensure_running(self) -> None:
+        """Start it, or start it again after its death; ask a started one until it answers."""
+        now = self._ports.clock.monotonic()
+        if self._stray is not None:
+            self._end_stray(self._stray, now)
+        if not self.alive:
+            if self._started_at is None or now - self._started_at >= limits.INSTANCE_RESTART_S:
+                self._start(now)
+        elif not self.ready and not self.busy:
+            if now - self._heard_at > limits.COMMAND_DEADLINE_S:
+                self.end("it does not answer")
+            elif now - self._asked_at > limits.INSTANCE_POLL_S:
+                self._asked_at = now
+                status = m.InstanceStatus(header=self._header())
+                self.command(status, self._on_status, timeout_s=limits.INSTANCE_START_S)
+
+    def _on_status(self, envelope: Envelope) -> None:
+        state = envelope.message
+        if not isinstance(state, m.InstanceState):
+            return
+        self.ready = True
+        self.applied = dict(state.vnodes)
+        self.rss_bytes = state.rss_bytes
+        event("instance-ready", instance=self.id, pid=self.pid, vnodes=len(self.applied))
+        self._on_ready(self.id)
+
+    def end(self, why: str) -> None:
+        """Kill the process and reap it; the next incarnation begins from checkpoint and log."""
+        event("instance-ended", instance=self.id, pid=self.pid, why=why)
+        self._ports.launcher.kill(self._process())
         self._forget()
+
+    def stop(self) -> None:
+        """End the process for good, whatever it does, and remove what it had."""
+        if self.alive:
+            self.end("it is not wanted any more")
+        self._forget()
+        for path in (self._birth_path, self._settings_path):
+            self._ports.disk.remove(path)
+        self._ports.disk.remove(f"{self._root}/live/{self.id}")
 
     def let_go(self) -> None:
         """End the process but keep what names it, for an agent that stops in an orderly way."""
-        if self._alive():
+        if self.alive:
             self._ports.launcher.kill(self._process())
         self._forget()
-
-    def _forget(self) -> None:
-        self.applied, self.state_bytes = {}, {}
-        self.ready = self.busy = False
-
-    def _alive(self) -> bool:
-        return self._birth.pid > 0 and self._ports.launcher.alive(self._process())
 
     def _process(self) -> ProcessName:
         return ProcessName(pid=self._birth.pid, born=self._birth.born)
@@ -118,30 +200,67 @@ class Instance:
         return birth
 
     def _start(self, now: float) -> None:
-        if self._birth.pid:
-            self._ports.launcher.kill(self._process())
-            event("instance-died", instance=self.id, pid=self._birth.pid)
+        ports, before = self._ports, self._birth
+        if before.pid:
+            ports.launcher.kill(self._process())
+            event("instance-died", instance=self.id, pid=before.pid)
+        elif before.listen:
+            self._stray = Stray(before, now + limits.INSTANCE_START_S)
         self._forget()
-        incarnation = self._birth.incarnation + 1
-        settings = self._ports.settings
+        incarnation = before.incarnation + 1
         live = f"{self._root}/live/{self.id}/{incarnation}"
-        listen = f"grpc+unix://{settings.run}/{settings.worker}-{self.id}-{incarnation}.sock"
-        self._birth = Birth(incarnation=incarnation, pid=0, born=0, listen=listen)
-        disk = self._ports.disk
-        disk.write_atomic(self._birth_path, codec.dumps(self._birth))
-        for old in disk.list(f"{self._root}/live/{self.id}"):
-            disk.remove(f"{self._root}/live/{self.id}/{old}")
-        path = f"{self._root}/instances/{self.id}.settings.json"
-        disk.write_atomic(path, settings_bytes(self._settings(live, listen, incarnation)))
-        process = self._ports.launcher.start(
-            disk.path_of(path), disk.path_of(f"{self._root}/instances/{self.id}.log")
+        self._birth = Birth(incarnation=incarnation, pid=0, born=0, listen=self._socket())
+        ports.disk.write_atomic(self._birth_path, codec.dumps(self._birth))
+        for old in ports.disk.list(f"{self._root}/live/{self.id}"):
+            ports.disk.remove(f"{self._root}/live/{self.id}/{old}")
+        settings = self._settings(live, self._birth.listen, incarnation)
+        ports.disk.write_atomic(self._settings_path, settings_bytes(settings))
+        process = ports.launcher.start(
+            ports.disk.path_of(self._settings_path),
+            ports.disk.path_of(f"{self._root}/instances/{self.id}.log"),
         )
         self._birth = Birth(
-            incarnation=incarnation, pid=process.pid, born=process.born, listen=listen
+            incarnation=incarnation,
+            pid=process.pid,
+            born=process.born,
+            listen=self._birth.listen,
         )
-        disk.write_atomic(self._birth_path, codec.dumps(self._birth))
-        self._started_at = now
+        ports.disk.write_atomic(self._birth_path, codec.dumps(self._birth))
+        self._started_at = self._heard_at = now
         event("instance-started", instance=self.id, pid=process.pid, incarnation=incarnation)
+
+    def _socket(self) -> str:
+        """Where the next incarnation listens: instances of two jobs may have one name."""
+        settings = self._ports.settings
+        job = content_hash(self._spec.uid.encode())[:8]
+        name = f"{settings.worker}-{job}-{self.id}-{self._birth.incarnation + 1}"
+        return f"grpc+unix://{settings.run}/{name}.sock"
+
+    def _end_stray(self, stray: Stray, now: float) -> None:
+        if now >= stray.until:
+            self._stray = None
+            return
+        if now < stray.next_at:
+            return
+        stray.next_at = now + limits.INSTANCE_POLL_S * 4
+
+        def answered(envelope: Envelope) -> None:
+            if isinstance(envelope.message, m.Done) and self._stray is stray:
+                event("stray-ended", instance=self.id, incarnation=stray.birth.incarnation)
+                self._stray = None
+
+        header = self._ports.header(self._spec.uid)
+        stop = m.StopInstance(
+            header=m.Header(
+                cluster=header.cluster, job=header.job, incarnation=stray.birth.incarnation
+            )
+        )
+        address = Address(stray.birth.listen)
+        self._ports.ask(address, stop, answered, timeout_s=limits.INSTANCE_START_S)
+
+    @property
+    def _settings_path(self) -> str:
+        return f"{self._root}/instances/{self.id}.settings.json"
 
     def _settings(self, live: str, listen: str, incarnation: int) -> InstanceSettings:
         settings = self._ports.settings
@@ -163,12 +282,3 @@ class Instance:
     def _header(self) -> m.Header:
         header = self._ports.header(self._spec.uid)
         return m.Header(cluster=header.cluster, job=header.job, incarnation=self._birth.incarnation)
-
-    def _on_status(self, envelope: Envelope) -> None:
-        state = envelope.message
-        if not isinstance(state, m.InstanceState):
-            return
-        self.ready = True
-        self.applied = dict(state.vnodes)
-        self.rss_bytes = state.rss_bytes
-        event("instance-ready", instance=self.id, pid=self.pid, vnodes=len(self.applied))

@@ -2,13 +2,21 @@
 
 `rhinoctl.protocol.worker` decides; this module carries out, in order. What instances shall do is
 worked out anew at every turn from the log, the epochs and the controller's wishes.
+
+Invariants:
+
+1. What the machine believes to hold, the log holds: an effect that fails takes the attempt back.
+2. An output that is owed is made, whatever became of the process that was to make it.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import xxhash
+
 from rhino_agent.instances import Instance
+from rhino_agent.outputs import Outputs
 from rhino_agent.ports import Ports, event
 from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
@@ -20,9 +28,16 @@ from rhinoctl.protocol.ports import Address, Envelope
 from rhinoctl.protocol.records import DecisionRecord, Position
 from rhinoctl.state.log import WorkerLog
 
+Owners = dict[InstanceId, frozenset[Vnode]]
+"""Instances of this worker, and the vnodes that each owns."""
+
 
 class Job:
-    """A job's durable state on this worker and the volatile view that its loop works with."""
+    """A job's durable state on this worker and the volatile view that its loop works with.
+
+    `told` says that the controller's wishes are known: until then nothing is ended or removed for
+    want of a wish.
+    """
 
     def __init__(self, ports: Ports, spec: JobSpec) -> None:
         self.ports = ports
@@ -30,13 +45,15 @@ class Job:
         self.root = f"jobs/{spec.uid}"
         self.log = WorkerLog(ports.disk, f"{self.root}/log")
         self.epochs: dict[int, Epoch] = {}
-        self._epoch_starts: dict[int, BatchTime] = {}
         self.released = BASE
-        self.outputs: dict[BatchTime, dict[InstanceId, m.OutputName]] = {}
+        self.outputs = Outputs(ports, self.root)
         self.instances: dict[InstanceId, Instance] = {}
         self.desired = m.DesiredJob(spec=spec)
+        self.told = False
+        self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []
+        self._owners: tuple[Epoch | None, Owners] = (None, {})
         self.state = self._recover()
 
     # --- what outlives the process ---------------------------------------------------------------
@@ -58,37 +75,61 @@ class Job:
             self.released = state.decided.time
         elif state.decided is not None:
             self.released = _before(self.log, state.decided.time)
-        self._find_outputs()
         for name in disk.list(f"{self.root}/instances"):
             if name.endswith(".json") and not name.endswith(".settings.json"):
                 self.instance(InstanceId(name.removesuffix(".json")))
+        for writer in self.outputs.instances():
+            known = self.instances.get(writer)
+            if known is None or not known.alive:
+                self.outputs.forget(writer)
         return state
-
-    def _find_outputs(self) -> None:
-        for folder in self.ports.disk.list(f"{self.root}/out"):
-            generation, _, batch = folder.partition("-")
-            time = BatchTime(int(generation), int(batch))
-            for name in self.ports.disk.list(f"{self.root}/out/{folder}"):
-                instance, rows, kind = name.split(".")
-                if kind == "arrow":
-                    path = f"{self.root}/out/{folder}/{name}"
-                    size = self.ports.disk.size(path) or 0
-                    self._note_output(InstanceId(instance), time, int(rows), size)
-
-    def _note_output(self, instance: InstanceId, time: BatchTime, rows: int, size: int) -> None:
-        name = m.OutputName(
-            worker=self.ports.settings.worker, instance=instance, time=time, rows=rows, size=size
-        )
-        self.outputs.setdefault(time, {})[instance] = name
 
     # --- the worker machine ----------------------------------------------------------------------
 
     def handle(self, envelope: Envelope) -> None:
         """Take one request of the batch protocol."""
         request: Any = envelope.message
-        self.state, effects = worker.step(self.state, request)
+        if isinstance(request, m.Put) and not _as_named(request, envelope):
+            self._refuse(envelope, m.RefusalCode.FAULT, "the slices are not what their names say")
+            return
+        before = self.state
+        self.state, effects = worker.step(before, request)
+        try:
+            for effect in effects:
+                _EFFECTS[type(effect)](self, effect, envelope)
+        except OSError as fault:
+            event("effects-failed", job=self.spec.uid, fault=fault)
+            self._take_back(before, effects)
+            self._refuse(envelope, m.RefusalCode.BUSY, f"the disk refuses: {fault}")
+
+    def _take_back(self, before: worker.WorkerState, effects: tuple[worker.Effect, ...]) -> None:
+        """The disk has refused, perhaps in the middle: believe in nothing that is not decided or
+        sealed. A record whose fsync failed may not be durable whatever a second one says."""
+        session_path = f"{self.root}/session.json"
+        session = before.session
+        if self.ports.disk.size(session_path) is not None:
+            session = codec.loads(int, self.ports.disk.read(session_path))
+        sealed = before.sealed
+        dropped = [
+            (Position(*one.time, 0), one.attempt)
+            for one in (before.opened, self.state.opened)
+            if one
+        ]
         for effect in effects:
-            _EFFECTS[type(effect)](self, effect, envelope)
+            if isinstance(effect, worker.DropAttempt) and sealed is not None:
+                displaced = (Position(*effect.time, effect.step), effect.attempt)
+                sealed = None if displaced == sealed.id else sealed
+            if isinstance(effect, worker.SealRecord):
+                dropped.append(effect.record.id)
+        self.state = replace(
+            before, session=max(session, before.session), sealed=sealed, opened=None, held=None
+        )
+        for position, attempt in dropped:
+            self.log.drop(position, attempt)
+
+    def _refuse(self, envelope: Envelope, code: m.RefusalCode, detail: str) -> None:
+        refusal = m.Refusal(header=self._header(), code=code, detail=detail)
+        self.ports.wire.reply(envelope, refusal)
 
     def _persist_session(self, effect: worker.PersistSession, envelope: Envelope) -> None:
         path = f"{self.root}/session.json"
@@ -162,19 +203,16 @@ class Job:
         opened = self.state.opened
         if opened is not None:
             self.epochs[opened.epoch.number] = opened.epoch
-        if effect.time <= self.released:
-            return
-        self.released = effect.time
-        for time in [t for t in self.outputs if t <= effect.time]:
-            del self.outputs[time]
-            self.ports.disk.remove(f"{self.root}/out/{time.generation}-{time.batch}")
+        if effect.time > self.released:
+            self.released = effect.time
+            self.outputs.release(effect.time)
 
     def _reply(self, effect: worker.Reply, envelope: Envelope) -> None:
         self.ports.wire.reply(envelope, effect.message)
 
     def _reply_when_applied(self, effect: worker.ReplyWhenApplied, envelope: Envelope) -> None:
         for instance in self.instances.values():
-            instance.fault = ""
+            instance.refusal = None
         self._owed.append((envelope, effect.record))
 
     def note_whole(self, vnodes: frozenset[Vnode]) -> None:
@@ -193,17 +231,19 @@ class Job:
         """The epoch that holds now, as far as this worker knows."""
         return self.state.epoch()
 
-    def owners_at(self, time: BatchTime) -> dict[InstanceId, frozenset[Vnode]]:
+    def owners_at(self, time: BatchTime) -> Owners:
         """This worker's instances and their vnodes under the epoch that a batch was staged in."""
         record = self.log.record(time)
-        epoch = self.epochs.get(record.epoch) if record is not None else None
-        return self._local_owners(epoch)
+        return self._local_owners(self.epochs.get(record.epoch) if record is not None else None)
 
-    def owners_now(self) -> dict[InstanceId, frozenset[Vnode]]:
+    def owners_now(self) -> Owners:
         """This worker's instances and their vnodes under the newest epoch."""
-        return self._local_owners(self.epoch())
+        epoch = self.epoch()
+        if self._owners[0] is not epoch:
+            self._owners = (epoch, self._local_owners(epoch))
+        return self._owners[1]
 
-    def _local_owners(self, epoch: Epoch | None) -> dict[InstanceId, frozenset[Vnode]]:
+    def _local_owners(self, epoch: Epoch | None) -> Owners:
         if epoch is None:
             return {}
         here = self.ports.settings.worker
@@ -213,35 +253,37 @@ class Job:
             if worker_id == here
         }
 
-    def unmade(self) -> dict[InstanceId, frozenset[Vnode]]:
+    def unmade(self) -> Owners:
         """Instances that owe the output of the newest decided batch, with the vnodes they owned."""
         time = self.decided_time
         if time <= self.released or time.batch < 0:
             return {}
-        made = self.outputs.get(time, {})
+        made = self.outputs.of(time)
         return {i: vnodes for i, vnodes in self.owners_at(time).items() if vnodes and i not in made}
 
-    def output_made(self, instance: InstanceId, time: BatchTime, rows: int, size: int) -> None:
-        """An instance has written its output of a batch."""
-        self._note_output(instance, time, rows, size)
-
     def answer_applied(self) -> None:
-        """Answer every `Apply` whose batch all owners here have applied, or one has failed at."""
+        """Answer every `Apply` whose batch all owners here have applied, or one cannot."""
+        if not self._owed:
+            return
         waiting, self._owed = self._owed, []
+        unmade = self.unmade()
+        refusals = [
+            one.refusal for i in unmade if (one := self.instances.get(i)) is not None if one.refusal
+        ]
         for envelope, record in waiting:
-            fault = next((i.fault for i in self.instances.values() if i.fault), "")
-            if fault:
-                refusal = m.Refusal(header=self._header(), code=m.RefusalCode.POISON, detail=fault)
-                self.ports.wire.reply(envelope, refusal)
-            elif record.time > self.released and self.unmade():
+            released = record.time <= self.released
+            if not released and refusals:
+                self._refuse(envelope, *refusals[0])
+            elif not released and unmade:
                 self._owed.append((envelope, record))
             else:
-                made = self.outputs.get(record.time, {})
+                made = self.outputs.of(record.time)
                 answer = m.ApplyAnswer(
                     header=self._header(),
                     record=record.id,
                     outputs=tuple(made[i] for i in sorted(made)),
                     applied_at=self.ports.clock.wall(),
+                    released=released and record.time.batch >= 0,
                 )
                 self.ports.wire.reply(envelope, answer)
 
@@ -263,17 +305,30 @@ class Job:
             return None
         return self._epoch_starts.get(self.state.decided.next_epoch.number, self.decided_time)
 
-    def output_path(self, name: m.OutputName) -> str:
-        """Where an instance left its output, relative to the worker's disk."""
-        folder = f"{name.time.generation}-{name.time.batch}"
-        return f"{self.root}/out/{folder}/{name.instance}.{name.rows}.arrow"
+    def trim_log(self, through: BatchTime) -> int:
+        """Remove batches up to one; returns the bytes freed.
+
+        The newest batch's record stays, and the one before it: that is where the epoch stands in
+        which the batch was staged, without which nobody would know who owes its output.
+        """
+        decided = self.state.decided
+        if decided is None:
+            return 0
+        newest = self.log.record(decided.time) or decided
+        oldest = min(newest.epoch, decided.epoch)
+        for known in (self.epochs, self._epoch_starts):
+            for number in [number for number in known if number < oldest]:
+                known.pop(number)
+        return self.log.trim(BatchTime(through.generation, through.batch + 1), newest.position)
 
     # --- instances -------------------------------------------------------------------------------
 
     def instance(self, name: InstanceId) -> Instance:
         """The instance of a name, made known if it is not yet."""
         if name not in self.instances:
-            self.instances[name] = Instance(self.ports, self.spec, self.root, name)
+            self.instances[name] = Instance(
+                self.ports, self.spec, self.root, name, self.outputs.find
+            )
         return self.instances[name]
 
     def wanted_instances(self) -> frozenset[InstanceId]:
@@ -285,8 +340,35 @@ class Job:
         wanted = self.wanted_instances()
         for name in sorted(wanted):
             self.instance(name).ensure_running()
-        for name in [n for n in self.instances if n not in wanted]:
-            self.instances.pop(name).stop()
+        if self.told:
+            for name in [n for n in self.instances if n not in wanted]:
+                self.instances.pop(name).stop()
+        self._end_those_past_their_output()
+
+    def _end_those_past_their_output(self) -> None:
+        """An instance that has applied a batch does not apply it again. If its output is not there
+        all the same, the next incarnation makes it, from checkpoint and log."""
+        for name, vnodes in self.unmade().items():
+            one = self.instances[name]
+            if one.ready and not one.busy:
+                places = [one.applied.get(vnode, BASE) for vnode in vnodes]
+                if any(place >= self.decided_time for place in places):
+                    one.end(f"its output of batch {self.decided_time} is gone")
+
+    def drop(self) -> None:
+        """The job leaves this worker: end its instances for good."""
+        for instance in self.instances.values():
+            instance.stop()
+
+
+def _as_named(put: m.Put, envelope: Envelope) -> bool:
+    """Whether a put's payload is what its names promise: nobody would find out before the apply."""
+    if len(put.slices) != len(envelope.payload):
+        return False
+    return all(
+        len(body) == name.size and xxhash.xxh3_64_intdigest(body) == name.checksum
+        for name, body in zip(put.slices, envelope.payload, strict=True)
+    )
 
 
 def _before(log: WorkerLog, time: BatchTime) -> BatchTime:

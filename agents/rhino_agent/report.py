@@ -1,15 +1,15 @@
 """What a worker tells the controller of a job: observed state, complete each time."""
 
 from rhino_agent.copies import Copies
+from rhino_agent.holdings import Holdings
 from rhino_agent.instances import Instance
 from rhino_agent.job import Job
-from rhino_agent.upkeep import Upkeep
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import VnodeUse
 
 
-def job_report(job: Job, upkeep: Upkeep, copies: Copies) -> m.JobReport:
+def job_report(job: Job, holdings: Holdings, copies: Copies) -> m.JobReport:
     """The job as it stands on this worker."""
     state = job.state
     epoch = state.decided.next_epoch if state.decided is not None else None
@@ -22,7 +22,7 @@ def job_report(job: Job, upkeep: Upkeep, copies: Copies) -> m.JobReport:
         epoch_from=started,
         released=job.released,
         log_bytes=job.log.size(),
-        vnodes=_vnodes(job, upkeep, copies),
+        vnodes=_vnodes(job, holdings, copies),
         instances={name: _instance(one) for name, one in job.instances.items()},
     )
 
@@ -39,31 +39,31 @@ def _instance(instance: Instance) -> m.InstanceReport:
     )
 
 
-def _vnodes(job: Job, upkeep: Upkeep, copies: Copies) -> dict[Vnode, m.VnodeReport]:
+def _vnodes(job: Job, holdings: Holdings, copies: Copies) -> dict[Vnode, m.VnodeReport]:
     here = job.ports.settings.worker
     epoch = job.epoch()
     held = set(epoch.held_by(here)) if epoch is not None else set()
     warm = {wish.vnode: wish.instance for wish in job.desired.warm}
     owner = {v: i for i, vnodes in job.owners_now().items() for v in vnodes}
     return {
-        vnode: _vnode(job, upkeep, copies, vnode, owner.get(vnode), warm.get(vnode))
+        vnode: _vnode(job, holdings, copies, vnode, owner.get(vnode), warm.get(vnode))
         for vnode in sorted(held | warm.keys())
     }
 
 
 def _vnode(
     job: Job,
-    upkeep: Upkeep,
+    holdings: Holdings,
     copies: Copies,
     vnode: Vnode,
     owner: InstanceId | None,
     target: InstanceId | None,
 ) -> m.VnodeReport:
-    manifest = upkeep.newest(vnode)
+    manifest = holdings.newest(vnode)
     on_disk = manifest.total_bytes if manifest is not None else 0
     instance = job.instances.get(target or owner or InstanceId(""))
     applied = instance.applied.get(vnode) if instance is not None else None
-    whole = applied is not None or upkeep.base(vnode) is not None
+    whole = applied is not None or holdings.base(vnode) is not None
     if target is not None and target != owner:
         use = VnodeUse.COPYING
         if whole:
@@ -80,8 +80,8 @@ def _vnode(
     return m.VnodeReport(
         use=use,
         instance=(target or owner) if applied is not None else None,
-        covers=upkeep.reach(vnode),
-        log_from=upkeep.log_from(vnode) if use is VnodeUse.COPYING else None,
+        covers=holdings.reach(vnode),
+        log_from=holdings.log_from(vnode) if use is VnodeUse.COPYING else None,
         applied=applied,
         lag_batches=lag,
         state_bytes=max(live, on_disk),

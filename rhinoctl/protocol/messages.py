@@ -184,9 +184,11 @@ class Warm:
 class DesiredJob:
     """All that the controller wants of one worker for one job, beyond its newest epoch.
 
-    It is complete each time: what is not named is not wanted (style, rule 4). `checkpoint` names
-    vnodes that shall be checkpointed at the next opportunity; `base_epoch` is given to a worker
-    that has no record of the job yet.
+    It is complete each time: what is not named is not wanted (style, rule 4), and of a job that is
+    not named nothing is. `checkpoint` names vnodes that shall be checkpointed at the next
+    opportunity; `dropped` says that the job is deleted. `left` is the number of the epoch, known to
+    all who take part in it, since which this worker has no part in the job: it shall remove what
+    it has, unless it knows of a later one.
     """
 
     spec: JobSpec
@@ -194,6 +196,7 @@ class DesiredJob:
     warm: tuple[Warm, ...] = ()
     checkpoint: tuple[Vnode, ...] = ()
     dropped: bool = False
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,9 +269,12 @@ class WorkerReport(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchManifest(Message):
-    """Answer: `ManifestOf`. The checkpoint is leased until some time after the last chunk."""
+    """Answer: `ManifestOf`. The checkpoint, and the log after it, is leased until some time after
+    the last chunk. `bad` are checkpoints of this holder whose content the asker found to be other
+    than their manifests say."""
 
     vnode: Vnode
+    bad: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,223 @@
+"""What this worker has of each vnode of a job: checkpoints, how far they reach, and what of the log
+goes on from them.
+
+Invariants:
+
+1. A base is a checkpoint, or the empty one, from which the log here goes on without a gap.
+2. A checkpoint's coverage moves on only over batches that did not touch its vnode (design, 5).
+3. What a peer is copying stays, checkpoint and log, until its lease ends.
+"""
+
+from dataclasses import dataclass
+
+from rhino_agent.job import Job
+from rhinoctl import limits
+from rhinoctl.ids import BASE, BatchTime, Vnode
+from rhinoctl.state.checkpoints import VnodeCheckpoints
+from rhinoctl.state.covers import BASE_ID, Covers
+from rhinoctl.state.disk import StampingDisk
+from rhinoctl.state.leases import Leases
+from rhinoctl.state.manifests import Identity, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Where a vnode can be opened from: a checkpoint (None: empty) and the batch it reaches."""
+
+    manifest: Manifest | None
+    reach: BatchTime
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's id, that of the empty one without."""
+        return BASE_ID if self.manifest is None else self.manifest.checkpoint_id
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """A peer copies a vnode: the log after `since` stays until then."""
+
+    since: BatchTime
+    until: float
+
+
+class Holdings:
+    """The copies of one job's vnodes on one worker."""
+
+    def __init__(self, job: Job, disk: StampingDisk) -> None:
+        self.covers = Covers(disk, f"{job.root}/covers.json")
+        self.leases = Leases()
+        self._job = job
+        self._disk = disk
+        self._root = f"{job.root}/ckpt"
+        self._kept: dict[Vnode, VnodeCheckpoints] = {}
+        self._touched: dict[Vnode, BatchTime] = {}
+        self._noted = BASE
+        self._whole: dict[Vnode, str] = {}
+        self._loans: dict[Vnode, Loan] = {}
+        for name in disk.list(self._root):
+            self.of(Vnode(int(name)))
+        self.note_touched()
+
+    def vnodes(self) -> tuple[Vnode, ...]:
+        """Those of which there may be files."""
+        return tuple(self._kept)
+
+    def of(self, vnode: Vnode) -> VnodeCheckpoints:
+        """What is kept of a vnode here."""
+        if vnode not in self._kept:
+            self._kept[vnode] = VnodeCheckpoints(
+                self._disk, f"{self._root}/{vnode}", self.identity(vnode)
+            )
+        return self._kept[vnode]
+
+    def identity(self, vnode: Vnode) -> Identity:
+        """Whose checkpoints a vnode's are."""
+        spec = self._job.spec
+        return Identity(
+            cluster=self._job.ports.settings.cluster,
+            job=spec.uid,
+            operator=spec.operator.name,
+            vnode=vnode,
+        )
+
+    def remove(self, vnode: Vnode) -> None:
+        """Remove all that is here of a vnode, except of the log."""
+        self._kept.pop(vnode, None)
+        self._whole.pop(vnode, None)
+        self.covers.forget(vnode, ())
+        self._disk.remove(f"{self._root}/{vnode}")
+
+    # --- bases -----------------------------------------------------------------------------------
+
+    def newest(self, vnode: Vnode) -> Manifest | None:
+        """The newest complete checkpoint of a vnode, or None."""
+        return next(iter(self.of(vnode).complete()), None)
+
+    def reach(self, vnode: Vnode) -> BatchTime:
+        """What the newest checkpoint of a vnode covers, or the empty one."""
+        return self._bases(vnode)[0].reach
+
+    def _bases(self, vnode: Vnode) -> list[Base]:
+        """All that there is to begin from, the newest first; the empty one is the last."""
+        kept = self.of(vnode).complete()
+        return [
+            *(Base(manifest, self.covers.of(manifest)) for manifest in kept),
+            Base(None, self.covers.of_base(vnode)),
+        ]
+
+    def base(self, vnode: Vnode, *, besides: tuple[str, ...] = ()) -> Base | None:
+        """The newest base of a vnode, without some checkpoints; None if this copy is not whole."""
+        base = next((one for one in self._bases(vnode) if one.name not in besides), None)
+        if base is None or self._whole.get(vnode) == base.name:
+            return base
+        if not self.log_continues(vnode, base.reach):
+            return None
+        if not besides:
+            self._whole[vnode] = base.name
+        return base
+
+    def directory(self, base: Base, vnode: Vnode) -> str:
+        """A base's directory for an instance to open, empty for the empty one."""
+        if base.manifest is None:
+            return ""
+        return self._disk.path_of(self.of(vnode).path_of(base.manifest.checkpoint_id))
+
+    def log_continues(self, vnode: Vnode, since: BatchTime) -> bool:
+        """Whether the log has all of a vnode from the batch after `since` to the newest decided.
+
+        A worker that knows of no decided record knows nothing of what it lacks.
+        """
+        if self._job.state.decided is None:
+            return False
+        return self.log_through(vnode, since) >= self._job.decided_time
+
+    def log_through(self, vnode: Vnode, since: BatchTime) -> BatchTime:
+        """Up to which decided batch the log has all of a vnode from the batch after `since`."""
+        at = since
+        for time in self._job.log.batches(since, self._job.decided_time):
+            if not at.precedes(time) or not self._job.log.has(time, vnode):
+                break
+            at = time
+        return at
+
+    def log_from(self, vnode: Vnode) -> BatchTime | None:
+        """The first batch of the contiguous log of a vnode that ends at the newest decided."""
+        start: BatchTime | None = None
+        for time in reversed(self._job.log.batches(BASE, self._job.decided_time)):
+            gap = start is not None and not time.precedes(start)
+            if gap or not self._job.log.has(time, vnode):
+                break
+            start = time
+        return start
+
+    def look_again(self) -> None:
+        """The log may have got a gap, or pieces that were missing: believe nothing remembered."""
+        self._whole.clear()
+        self._noted = BASE
+
+    # --- coverage --------------------------------------------------------------------------------
+
+    def note_touched(self) -> None:
+        """Look which vnodes the released batches have touched."""
+        for time in self._job.log.batches(self._noted, self._job.released):
+            record = self._job.log.record(time)
+            for vnode, rows in record.rows.items() if record is not None else ():
+                if rows:
+                    self._touched[vnode] = max(time, self._touched.get(vnode, BASE))
+            self._noted = time
+
+    def touched(self, vnode: Vnode) -> BatchTime:
+        """The last released batch that touched a vnode, as far as log and checkpoints show."""
+        marked = [manifest.last_batch for manifest in self.of(vnode).complete()]
+        return max([self._touched.get(vnode, BASE), *marked])
+
+    def is_stale(self, vnode: Vnode) -> bool:
+        """Whether a batch has touched the vnode since its newest checkpoint."""
+        return self._touched.get(vnode, BASE) > self.reach(vnode)
+
+    def advance(self, vnode: Vnode, released: BatchTime) -> None:
+        """Every checkpoint since which nothing has touched the vnode reaches up to now."""
+        touched = self.touched(vnode)
+        for manifest in self.of(vnode).complete():
+            if touched <= manifest.last_batch:
+                self.covers.advance(vnode, manifest.checkpoint_id, released)
+        if touched == BASE and self.base(vnode) is not None:
+            self.covers.advance(vnode, BASE_ID, released)
+
+    def floor(self, vnode: Vnode) -> BatchTime:
+        """The last batch that may leave the log as far as a vnode goes."""
+        complete = self.of(vnode).complete()
+        here = self._job.ports.settings.worker
+        foreign = len(complete) == 1 and not complete[0].checkpoint_id.endswith(f"-{here}")
+        keep = 1 if foreign else limits.CHECKPOINTS_RETAINED
+        floor = self.covers.floor(vnode, complete, keep=keep)
+        loan = self._loans.get(vnode)
+        return floor if loan is None else min(floor, loan.since)
+
+    # --- what others need ------------------------------------------------------------------------
+
+    def lend(self, vnode: Vnode, base: Base) -> None:
+        """A peer begins to copy a vnode from a base."""
+        until = self._job.ports.clock.monotonic() + limits.LEASE_S
+        loan = self._loans.get(vnode)
+        since = base.reach if loan is None else min(base.reach, loan.since)
+        self._loans[vnode] = Loan(since, until)
+        self.leases.take(vnode, base.name, "peer", until=until)
+
+    def prolong(self, vnode: Vnode, checkpoint_id: str = BASE_ID) -> None:
+        """The peer goes on with it."""
+        until = self._job.ports.clock.monotonic() + limits.LEASE_S
+        loan = self._loans.get(vnode)
+        if loan is not None:
+            self._loans[vnode] = Loan(loan.since, until)
+        self.leases.take(vnode, checkpoint_id, "peer", until=until)
+
+    def expire(self, now: float) -> None:
+        """End the leases of those who have not come again."""
+        self.leases.expire(now)
+        self._loans = {v: loan for v, loan in self._loans.items() if loan.until > now}
+
+    def is_lent(self, vnode: Vnode) -> bool:
+        """Whether a peer is copying the vnode."""
+        return vnode in self._loans
