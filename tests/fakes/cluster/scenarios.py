@@ -151,11 +151,11 @@ PROMOTED = Scenario(
 )
 
 GROWN = Scenario(
-    name="markers make a worker join, become full, take over, and the origin leave",
+    name="markers make a worker join, become full, take over, and the origin's worker leave",
     first=epoch({I0: W1, I1: W2}, ((I0, ""), (I1, ""))),
     workload=Workload(vnodes=2, sizes=(2, 2, 2, 2, 2)),
     batches=5,
-    proposals=((0, in_turn(taken_over(V0, I2, {I0: W1, I1: W2, I2: W3}), cut(V0, W1))),),
+    proposals=((0, in_turn(taken_over(V0, I2, {I1: W2, I2: W3}), cut(V0, W1))),),
 )
 
 JOINED = Scenario(
