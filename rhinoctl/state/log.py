@@ -20,6 +20,7 @@ Invariants (numbers of the design, section 10):
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -91,6 +92,7 @@ class WorkerLog:
         self._root = root
         self._segments: dict[tuple[Position, Attempt, int], Segment] = {}
         self._by_time: dict[BatchTime, list[Segment]] = {}
+        self._order: list[BatchTime] | None = None
 
     def load(self) -> tuple[DecisionRecord, ...]:
         """Read every segment; those never sealed are removed. Returns the sealed records.
@@ -175,6 +177,7 @@ class WorkerLog:
         self._append(segment, _RECORD, codec.dumps(record), ())
         self._disk.sync([segment.path])
         segment.close(record)
+        self._order = None
 
     def add_piece(
         self,
@@ -212,7 +215,9 @@ class WorkerLog:
 
     def batches(self, after: BatchTime, through: BatchTime) -> list[BatchTime]:
         """The times of the sealed batches in (after, through], in order."""
-        return sorted(t for t in self._by_time if after < t <= through and self.record(t))
+        if self._order is None:
+            self._order = sorted(time for time in self._by_time if self.record(time))
+        return self._order[bisect_right(self._order, after) : bisect_right(self._order, through)]
 
     def record(self, time: BatchTime) -> DecisionRecord | None:
         """The sealed record of a batch (not of an epoch record after it), if it is here."""
@@ -294,9 +299,11 @@ class WorkerLog:
         self._segments[(segment.position, segment.attempt, piece)] = segment
         if segment.position.step == 0:
             self._by_time.setdefault(segment.position.time, []).append(segment)
+            self._order = None
 
     def _forget(self, key: tuple[Position, Attempt, int]) -> Segment:
         segment = self._segments.pop(key)
+        self._order = None
         siblings = self._by_time.get(segment.position.time)
         if siblings and segment in siblings:
             siblings.remove(segment)
