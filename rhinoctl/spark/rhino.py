@@ -78,8 +78,8 @@ class Rhino:
         located = locate_controller(controller)
         self._spark = spark
         self._token = read_token(located.token_file)
-        self._client = ControlClient(located.address, self._token)
-        self._client.jobs()
+        self.client = ControlClient(located.address, self._token)
+        self.client.jobs()
         self._wire = FlightWire(listen=None, token=self._token)
         self._facts = QueryFacts(spark)
         self._bell = MarkerBell()
@@ -146,7 +146,7 @@ class Rhino:
             )
         )
         driver = BatchDriver(
-            client=self._client,
+            client=self.client,
             wire=self._wire,
             clock=SystemClock(),
             name=self._name,
@@ -160,7 +160,7 @@ class Rhino:
         deadline = time.monotonic() + limits.START_WAIT_S
         while True:
             try:
-                self._client.register(request)
+                self.client.register(request)
             except DeadlineExceeded:
                 if time.monotonic() >= deadline:
                     raise
@@ -207,7 +207,7 @@ class Rhino:
             self._bound.driver.close()
         self._bell.close()
         self._wire.close()
-        self._client.close()
+        self.client.close()
 
     def __enter__(self) -> Self:
         return self

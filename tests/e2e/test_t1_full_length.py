@@ -1,0 +1,74 @@
+"""Acceptance scenarios at full length, with real processes: minutes, for `make e2e`."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rhinoctl.protocol.views import HandoverRequest, OperationView, RescaleRequest
+from tests.integration.running import JOB, Running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark]
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Start]:
+    """Makes a cluster with a job's configuration, and ends it."""
+    made: list[Running] = []
+
+    def make(**config: object) -> Running:
+        made.append(Running(tmp_path / str(len(made)), **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("state_mb", [50, 1024])
+def test_t1_live_rescale_under_load(running: Start, state_mb: int) -> None:
+    """T1: 4 agents, 64 vnodes, 200 k keys, 2 k records/s for 120 s; 2 → 4 at 30 s, one handover in
+    between, 4 → 3 at 80 s. Every record once, nothing of the state lost."""
+    job = running(workers=4, seconds=120, state_mb=state_mb, rate=2000, keys=200_000, vnodes=64)
+    job.start()
+    job.until(lambda e: e["event"] == "clock", within_s=900)
+    start = time.monotonic()
+
+    def at(second: float) -> None:
+        job.until(lambda _: time.monotonic() - start >= second)
+
+    at(30)
+    grown = job.client.rescale(JOB, RescaleRequest(instances=4))
+    _expect_complete(job, grown)
+    owned = [len(i.vnodes) for i in job.client.job(JOB).instances]
+    assert owned == [16, 16, 16, 16]
+    at(60)
+    moved = job.client.handover(JOB, HandoverRequest(vnodes=(5, 40), to="i2"))
+    _expect_complete(job, moved)
+    at(80)
+    shrunk = job.client.rescale(JOB, RescaleRequest(instances=3))
+    _expect_complete(job, shrunk)
+    verdict = job.until(lambda e: e["event"] == "result", within_s=600)
+    assert verdict["oracle"]["equal"], verdict
+    assert verdict["oracle"]["rows"] > 0
+
+
+def _expect_complete(job: Running, begun: OperationView) -> None:
+    view = job.ended(begun.id, within_s=300)
+    assert view.phase.value == "complete", view.reason
+
+
+@pytest.mark.timeout(1800)
+def test_t2b_driver_killed_between_our_commit_and_sparks(running: Start) -> None:
+    """T2 (b), 20 rounds: the driver dies when a batch is applied and Spark has not committed it."""
+    job = running(workers=2, seconds=100, rate=2000)
+    for number in range(20):
+        job.start(partitions=1 + number % 3)
+        job.batches(1)
+        job.kill_job()
+    job.start()
+    assert job.until(lambda e: e["event"] == "result", within_s=600)["oracle"]["equal"]
