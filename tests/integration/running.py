@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 from rhinoctl.control.client import ControlClient
 from rhinoctl.ops import local
-from rhinoctl.ops.demo import SAME_PYTHON
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.views import OperationView
 from rhinoctl.remote.child import Child
 
 Event = dict[str, Any]
 JOB = "demo"
+
+SAME_PYTHON = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+"""Spark's workers would take any python3 of the PATH, which may not have rhinoctl."""
 
 
 def ignore(_: str) -> None:
