@@ -35,13 +35,14 @@ class TakeSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionGrant:
-    """A session, with what a driver needs to begin at the fence."""
+    """A session, with what a driver needs to begin at the fence; `workers` is the inventory."""
 
     cluster: str
     job: JobUid
     session: int
     generation: int
     epoch: Epoch
+    workers: Mapping[WorkerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

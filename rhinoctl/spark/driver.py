@@ -7,7 +7,7 @@ themselves run in Spark's callback thread only.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
@@ -22,7 +22,7 @@ from rhinoctl.errors import (
     RhinoError,
     WorkerUnreachable,
 )
-from rhinoctl.ids import BatchTime, JobName
+from rhinoctl.ids import BatchTime, JobName, WorkerId
 from rhinoctl.protocol import batches, views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.messages import Header
@@ -65,6 +65,7 @@ class BatchDriver:
         self._lineage: Lineage | None = None
         self._run_id = ""
         self._generation = 0
+        self._workers: Mapping[WorkerId, str] = {}
         self._proposal: Epoch | None = None
         self._revision = 0
         self._wake = 0
@@ -94,6 +95,7 @@ class BatchDriver:
                 clock=self._clock,
                 lineage=lineage,
                 task=task,
+                addresses=self._workers,
                 stage=stage,
                 proposal=self._offered,
             )
@@ -131,6 +133,7 @@ class BatchDriver:
             self._lineage = lineage
             self._run_id = facts.run_id
             self._generation = grant.generation
+            self._workers = grant.workers
             self._revision = 0
             self._superseded = False
         log.info("session job=%s session=%d batch=%d", self._name, grant.session, facts.batch)

@@ -6,7 +6,7 @@ waits, keeps time and hands every outcome to `rhinoctl.protocol.batches`.
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from rhinoctl import limits
 from rhinoctl.ids import WorkerId
@@ -30,6 +30,7 @@ def _no_proposal() -> Epoch | None:
 class BatchRun:
     """One batch, or one epoch change, on its way to DONE or FAILED.
 
+    `addresses` are those of the inventory, for workers that no epoch at hand names any more.
     `stage` blocks while the Spark job runs. `proposal` is asked for the controller's newest offer
     when the rows are staged, just before the record is written.
     """
@@ -41,11 +42,13 @@ class BatchRun:
         clock: Clock,
         lineage: Lineage,
         task: batches.Task,
+        addresses: Mapping[WorkerId, str] | None = None,
         stage: StageFn = _nothing_to_stage,
         proposal: ProposalFn = _no_proposal,
     ) -> None:
         self._wire = wire
         self._clock = clock
+        self._addresses = addresses or {}
         self._stage = stage
         self._proposal = proposal
         self._requests: dict[int, WorkerId] = {}
@@ -120,25 +123,31 @@ class BatchRun:
                 self._send(effect)
 
     def _send(self, send: batches.Send) -> None:
+        """A worker of which no address is known stays silent, until the phase's deadline."""
         address = self._address(send.worker)
+        if address is None:
+            return
         number = self._wire.send(
             address, send.message, timeout_s=limits.REQUEST_TIMEOUT_S[self.state.phase.value]
         )
         self._requests[number] = send.worker
 
-    def _address(self, worker: WorkerId) -> Address:
-        state = self.state
-        for epoch in (state.lineage.epoch, state.task.change, state.proposal):
-            if epoch is not None and worker in epoch.workers:
+    def _address(self, worker: WorkerId) -> Address | None:
+        """From the newest epoch that names it, else from the inventory."""
+        for epoch in self._epochs():
+            if worker in epoch.workers:
                 return Address(epoch.workers[worker])
+        known = self._addresses.get(worker)
+        return None if known is None else Address(known)
+
+    def _epochs(self) -> Iterator[Epoch]:
+        state = self.state
+        records = [state.record] if state.record is not None else []
         for answer in state.fences.values():
-            for record in (answer.decided, answer.sealed):
-                if record is not None and worker in record.next_epoch.workers:
-                    return Address(record.next_epoch.workers[worker])
-        record = state.record
-        if record is not None and worker in record.next_epoch.workers:
-            return Address(record.next_epoch.workers[worker])
-        raise LookupError(f"no address of worker {worker} is known")
+            records += [each for each in (answer.sealed, answer.decided) if each is not None]
+        known = (state.lineage.epoch, state.task.change, state.proposal)
+        yield from (epoch for epoch in known if epoch is not None)
+        yield from (record.next_epoch for record in records)
 
     def run(self) -> batches.BatchState:
         """Step until the batch has ended."""
