@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import TypeVar
+
+Phase = TypeVar("Phase", bound=Enum)
 
 
-def mermaid(transitions: Mapping[tuple[Enum, type], frozenset[Enum]], *starts: Enum) -> str:
+def mermaid(transitions: Mapping[tuple[Phase, type], frozenset[Phase]], *starts: Phase) -> str:
     """A mermaid ``stateDiagram-v2`` of a table from (phase, kind of event) to the next phases.
 
     Phases come in the order of their enum. An arrow has the names of all events that take it; a
     phase that no event leaves is final.
     """
-    arrows: dict[tuple[Enum, Enum], list[str]] = {}
+    arrows: dict[tuple[Phase, Phase], list[str]] = {}
     for (phase, event), targets in transitions.items():
         for target in targets:
             arrows.setdefault((phase, target), []).append(event.__name__)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from rhinoctl.ids import BatchTime, InstanceId, Vnode
+from rhinoctl.ids import BatchTime, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker
 from rhinoctl.protocol.records import DecisionRecord
@@ -108,18 +108,16 @@ def test_when_an_instance_receives_all_markers_no_record_older_than_t_is_in_flig
 
     The marker is decided when every worker has sealed it: from then on, whatever is still under way
     of that batch or an earlier one is taken by nobody."""
-    world, pushed = World(PROMOTED), list[Request]()
+    world, pushed = World(PROMOTED), dict[int, tuple[WorkerId, m.Put]]()
     while not any(record.is_batch for record in markers(world)):
-        pushed += [
-            entry[2]
-            for entry in world.queue
-            if isinstance(entry[2], Request) and isinstance(entry[2].message, m.Put)
-        ]
+        for _, _, entry in world.queue:
+            if isinstance(entry, Request) and isinstance(entry.message, m.Put):
+                pushed[entry.number] = (entry.to, entry.message)
         world.tick()
     assert pushed
-    for put in pushed:
-        state = world.workers[put.to].state
-        after, effects = worker.step(state, put.message)
+    for to, put in pushed.values():
+        state = world.workers[to].state
+        after, effects = worker.step(state, put)
         assert after == state
         assert [type(effect) for effect in effects] == [worker.Reply]
 

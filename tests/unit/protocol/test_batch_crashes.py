@@ -5,17 +5,13 @@ and at the end that every vnode's applied rows are the input of all batches, onc
 every full holder. A job that does not come to its end fails, too (6, 12).
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from rhinoctl.protocol.batches import FaultKind, Phase
 from tests.fakes.cluster import scenarios
 from tests.fakes.cluster.exploring import (
-    Fault,
     crashes_only,
     explore,
-    faults_here,
     repeat_everything,
     storm,
 )
@@ -48,15 +44,9 @@ def test_invariants_1_2_4_7_10_13_whatever_fails_wherever(scenario: Scenario) ->
     assert tally.runs > 2 * world.ticks, "not every place was tried"
 
 
-def test_invariants_hold_while_a_worker_joins_and_another_leaves() -> None:
-    """As above, for the batches that carry the marker of a join and of a cut: the phases between
-    are those of the other jobs."""
-
-    def joins_or_leaves(world: World) -> Iterator[Fault]:
-        if world.committed in (-1, 2):
-            yield from faults_here(world)
-
-    explore(World(scenarios.GROWN), joins_or_leaves)
+def test_invariants_hold_whoever_dies_while_workers_come_and_go() -> None:
+    """The long job, with deaths only: the phases are those of the other jobs."""
+    explore(World(scenarios.GROWN), crashes_only)
 
 
 def test_invariant_13_a_decided_batch_is_put_out_again_with_the_attempt_that_was_decided() -> None:

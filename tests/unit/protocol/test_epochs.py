@@ -24,6 +24,7 @@ from tests.fakes.cluster.scenarios import I0, I1, I2, TWO, V0, V1, W1, W2, W3, e
 WORKERS = tuple(WorkerId(f"w{n}") for n in range(5))
 ADDRESSES = {worker: f"{worker}.sock" for worker in WORKERS}
 roles = st.sampled_from(Role)
+quick = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -75,6 +76,7 @@ def changes(draw: st.DrawFn, of: Epoch) -> Epoch:
     return with_chains_cut(of, drops)
 
 
+@quick
 @given(st.data())
 def test_a_change_makes_an_epoch_that_may_follow(data: st.DataObject) -> None:
     """Invariants 1 and 2 of the module hold after any number of changes, and each is lawful."""
@@ -87,6 +89,7 @@ def test_a_change_makes_an_epoch_that_may_follow(data: st.DataObject) -> None:
         now = following
 
 
+@quick
 @given(st.data())
 def test_a_change_touches_nothing_else(data: st.DataObject) -> None:
     now = data.draw(epochs())
@@ -100,6 +103,7 @@ def test_a_change_touches_nothing_else(data: st.DataObject) -> None:
     assert joined.voters() == now.voters(), "a joining member is not waited for"
 
 
+@quick
 @given(st.data())
 def test_a_move_keeps_every_full_copy(data: st.DataObject) -> None:
     """The origin stays a full member until redundancy is lowered."""
@@ -114,8 +118,8 @@ def test_a_move_keeps_every_full_copy(data: st.DataObject) -> None:
     assert set(moved.holders(vnode)) == set(now.holders(vnode))
 
 
+@quick
 @given(epochs(), epochs())
-@settings(max_examples=300)
 def test_no_epoch_follows_in_which_a_copy_comes_from_nowhere(old: Epoch, new: Epoch) -> None:
     """Whatever two epochs: if one may follow the other, every full holder of the next had a place
     in the chain, every head was full, and every voter got the marker."""

@@ -36,9 +36,10 @@ def forget_the_session(state: WorkerState, request: Any) -> worker.Step:
 
 def apply_before_unanimous_seal(state: batches.BatchState, event: batches.Event) -> batches.Step:
     """The first worker that has sealed decides: no alignment."""
-    sealed = isinstance(event, batches.Answered) and isinstance(event.message, m.SealAnswer)
-    if state.phase is batches.Phase.SEALING and sealed and not event.message.missing:
-        state = replace(state, waiting=frozenset({event.worker}))
+    if state.phase is batches.Phase.SEALING and isinstance(event, batches.Answered):
+        answer = event.message
+        if isinstance(answer, m.SealAnswer) and not answer.missing:
+            state = replace(state, waiting=frozenset({event.worker}))
     return batches.step(state, event)
 
 
@@ -92,8 +93,8 @@ def open_displaces_a_seal(state: WorkerState, request: Any) -> worker.Step:
     """What the first version of the machine did: an `Open` that comes late starts its attempt anew,
     and drops what the same attempt has sealed."""
     sealed = state.sealed
-    late = isinstance(request, m.Open) and sealed is not None and sealed.attempt == request.attempt
-    if late and request.header.session == state.session:
+    ours = isinstance(request, m.Open) and request.header.session == state.session
+    if ours and sealed is not None and sealed.attempt == request.attempt:
         opened = OpenAttempt(
             time=request.time, attempt=request.attempt, epoch=request.epoch, after=request.after
         )
