@@ -145,6 +145,9 @@ OPERATIONS_KEPT = 200
 CALLS_WAITING_MAX = 256
 """API calls that may wait for the controller's loop; more are told to come again."""
 
+CALL_BYTES_MAX = 4 << 20
+"""The largest body of an API call: an operator's declaration takes a few kilobytes."""
+
 CONTROLLER_WAIT_S = 0.02
 """The controller's loop looks at API calls so often when no worker answers."""
 

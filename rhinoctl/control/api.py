@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from rhinoctl import limits
 from rhinoctl.control.controller import Controller
 from rhinoctl.errors import RhinoError, Unauthenticated, UsageError
 from rhinoctl.protocol import codec, views
@@ -26,7 +27,7 @@ def build(controller: Controller, token: Secret) -> FastAPI:
                 _authenticate(request, token)
                 arguments = list(request.path_params.values())
                 if body is not None:
-                    arguments.append(_read(body, await request.body()))
+                    arguments.append(_read(body, await _body(request)))
                 found = await run_in_threadpool(controller.call, lambda: call(*arguments))
             except RhinoError as fault:
                 return problem(fault)
@@ -69,10 +70,22 @@ def _authenticate(request: Request, token: Secret) -> None:
         )
 
 
+async def _body(request: Request) -> bytes:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limits.CALL_BYTES_MAX:
+            raise UsageError(
+                f"the request has more than {limits.CALL_BYTES_MAX} bytes",
+                remedy="no call of rhinoctl is that large; look at what sends it",
+            )
+    return bytes(data)
+
+
 def _read(kind: type, data: bytes) -> Any:
     try:
         return codec.loads(kind, data)
-    except codec.CodecError as fault:
+    except (codec.CodecError, RecursionError) as fault:
         raise UsageError(
             f"the request is no {kind.__name__}: {fault}",
             remedy="use the rhinoctl of the controller's version",

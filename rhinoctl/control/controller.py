@@ -17,7 +17,8 @@ from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import Overview
 from rhinoctl.control.registry import Registry
 from rhinoctl.control.settings import ControllerSettings
-from rhinoctl.errors import Busy, RhinoError
+from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError
+from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
 from rhinoctl.protocol.ports import Clock, Store, Wire
 
@@ -60,14 +61,29 @@ class Controller:
             limits.CALLS_WAITING_MAX
         )
         self._waiting: list[Waiting] = []
+        self._deleted_at: dict[JobUid, float] = {}
 
     # --- from API threads ------------------------------------------------------------------------
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function in the loop and return what it returns, or what it waits for."""
-        found = self.submit(function).result(limits.CALL_WAIT_S)
-        if isinstance(found, Waiting):
-            return found.answer.result(limits.START_WAIT_S + limits.CALL_WAIT_S)
+        """Run a function in the loop and return what it returns, or what it waits for. Raises
+        Busy if the loop did not come to it, DeadlineExceeded if it is not known to have ended."""
+        answer = self.submit(function)
+        try:
+            found = answer.result(limits.CALL_WAIT_S)
+            if isinstance(found, Waiting):
+                return found.answer.result(limits.START_WAIT_S + limits.CALL_WAIT_S)
+        except TimeoutError:
+            if answer.cancel():
+                raise Busy(
+                    f"the controller did not come to the call in {limits.CALL_WAIT_S:.0f} s;"
+                    " nothing was done",
+                    remedy="try again in a moment; see the controller's log if it stays so",
+                ) from None
+            raise DeadlineExceeded(
+                "the controller took the call, but has not answered it",
+                remedy="see `rhinoctl status` and `rhinoctl op list` before you repeat it",
+            ) from None
         return found
 
     def submit(self, function: Callable[[], Any]) -> "Future[Any]":
@@ -84,26 +100,46 @@ class Controller:
     # --- the loop --------------------------------------------------------------------------------
 
     def step(self, timeout_s: float) -> None:
-        """Take what has come, then look at everything that is under way."""
+        """Take what has come, then look at everything that is under way.
+
+        Calls wait until it is known which workers answer: a controller that has just started would
+        refuse what needs them. What cannot be persisted has not happened, and is tried again.
+        """
         envelope = self._wire.receive(timeout_s)
         while envelope is not None:
             if not self._fleet.deliver(envelope):
                 self._jobs.deliver(envelope)
             envelope = self._wire.receive(0)
-        self._take_calls()
-        self._jobs.tick()
-        self._operations.tick()
-        self._drop_deleted()
+        if self._fleet.settled():
+            self._take_calls()
+        try:
+            self._jobs.tick()
+            self._operations.tick()
+            self._drop_deleted()
+        except OSError as fault:
+            self._not_persisted(str(fault))
+        else:
+            self._not_persisted("")
         self._fleet.tick(self._operations.wishes, self._period_s())
         self._answer_waiting()
+
+    def _not_persisted(self, fault: str) -> None:
+        if fault != self._overview.store_fault:
+            log.warning("store-fault fault=%s", fault or "none")
+            self._overview.store_fault = fault
 
     def _take_calls(self) -> None:
         while not self._calls.empty():
             function, answer = self._calls.get_nowait()
+            if not answer.set_running_or_notify_cancel():
+                continue
             try:
                 found = function()
             except RhinoError as fault:
                 answer.set_exception(fault)
+                continue
+            except OSError as fault:
+                answer.set_exception(_cannot_persist(fault))
                 continue
             if isinstance(found, Waiting):
                 self._waiting.append(found)
@@ -120,6 +156,9 @@ class Controller:
             except RhinoError as fault:
                 waiting.answer.set_exception(fault)
                 continue
+            except OSError as fault:
+                waiting.answer.set_exception(_cannot_persist(fault))
+                continue
             if found is None:
                 still.append(waiting)
             else:
@@ -133,12 +172,17 @@ class Controller:
         return limits.HEARTBEAT_BUSY_S if busy else limits.HEARTBEAT_S
 
     def _drop_deleted(self) -> None:
-        """Forget a deleted job once no live worker reports it any more."""
+        """Forget a deleted job once every worker, told that it is, reports it no more."""
         for document in list(self._registry.jobs.values()):
             uid = document.spec.uid
-            everyone = set(self._fleet.live()) == set(self._fleet.workers)
-            if document.deleted and everyone and not self._fleet.reports(uid):
+            if not document.deleted:
+                continue
+            told = self._fleet.all_told_since(self._deleted_at.get(uid, float("-inf")))
+            if told and not self._fleet.reports(uid):
                 self._registry.drop_job(uid)
+                self._jobs.forget(uid)
+                self._fleet.forget(uid)
+                self._deleted_at.pop(uid, None)
                 log.info("job-forgotten job=%s", uid)
 
     # --- calls -----------------------------------------------------------------------------------
@@ -168,15 +212,21 @@ class Controller:
 
     def delete(self, name: str) -> views.Acknowledged:
         document = self._registry.job(name)
-        if self._jobs.is_live(document.spec.uid):
-            raise Busy(f"job {name} has a live query", remedy="stop the query, then delete the job")
-        running = self._registry.running(document.spec.uid)
+        uid = document.spec.uid
+        if self._jobs.may_be_live(uid):
+            raise Busy(
+                f"job {name} has a live query, or had one a moment ago",
+                remedy=f"stop the query, then delete the job after {limits.SESSION_LIVE_S:.0f} s",
+            )
+        running = self._registry.running(uid)
         if running is not None:
             raise Busy(
                 f"{running.view.kind.value} {running.view.id} of job {name} is running",
                 remedy=f"end it first: `rhinoctl op abort {running.view.id}`",
             )
         self._registry.put_job(replace(document, deleted=True))
+        self._jobs.forget(uid)
+        self._deleted_at[uid] = self._clock.monotonic()
         return views.Acknowledged(
             detail=f"job {name} is deleted; its workers remove state and log as they report"
         )
@@ -184,17 +234,28 @@ class Controller:
     def bind(self, name: str, request: views.BindRequest) -> views.Acknowledged:
         return self._jobs.bind(name, request)
 
-    def take_session(self, name: str, request: views.TakeSession) -> views.SessionGrant:
-        return self._jobs.take_session(name, request)
+    def take_session(self, name: str, request: views.TakeSession) -> views.SessionGrant | Waiting:
+        """Answered at once, unless another run of the query may still be alive."""
+        asked_at = self._clock.monotonic()
+
+        def ready() -> views.SessionGrant | None:
+            return self._jobs.take_session(name, request, asked_at=asked_at)
+
+        found = ready()
+        if found is not None:
+            return found
+        wait_s = limits.SESSION_LIVE_S + limits.POLL_WAIT_S
+        return Waiting(ready=ready, late=ready, deadline=asked_at + wait_s)
 
     def poll(self, name: str, report: views.DriverReport) -> views.Offer | Waiting:
         """Answered when there is an offer that the driver has not seen, or after a while."""
         document = self._registry.job(name)
-        offer = self._jobs.poll(name, report)
+        self._jobs.hear(name, report)
+        offer = self._jobs.news(name, report)
         if offer is not None:
             return offer
         return Waiting(
-            ready=lambda: self._jobs.poll(name, report),
+            ready=lambda: self._jobs.news(name, report),
             late=lambda: self._jobs.offer_now(document, live=True),
             deadline=self._clock.monotonic() + limits.POLL_WAIT_S,
         )
@@ -213,3 +274,10 @@ class Controller:
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
+
+
+def _cannot_persist(fault: OSError) -> Degraded:
+    return Degraded(
+        f"the controller cannot write its store, so nothing was done: {fault}",
+        remedy="make room on the controller's disk, then repeat the command",
+    )

@@ -14,13 +14,16 @@ Wishes = Callable[[WorkerId], tuple[m.DesiredJob, ...]]
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of one worker; times are of the monotonic clock."""
+    """What is known of one worker; times are of the monotonic clock. `report` came `at`, as the
+    answer to wishes that were sent at `told_at`; `tried` once it has answered, or has not."""
 
     address: str
     report: m.WorkerReport | None = None
     at: float | None = None
+    told_at: float | None = None
     asked_at: float | None = None
     asking: int | None = None
+    tried: bool = False
     detail: str = ""
 
 
@@ -53,6 +56,10 @@ class Fleet:
         """The inventory."""
         return {name: seen.address for name, seen in self.workers.items()}
 
+    def settled(self) -> bool:
+        """Whether it is known of every worker if it answers: not just after the start."""
+        return all(seen.tried for seen in self.workers.values())
+
     def live(self) -> list[WorkerId]:
         """Workers that reported within the bound, in order of their names."""
         now = self._clock.monotonic()
@@ -72,13 +79,28 @@ class Fleet:
         return found
 
     def newest_epoch(self, job: JobUid) -> tuple[Epoch, BatchTime] | None:
-        """The newest epoch that a worker reports as decided, and from which record it holds."""
+        """The newest epoch that a live worker reports as decided, and from which record it holds.
+
+        It may be older than one that was reported before: a worker that was started again does not
+        know that its newest record is decided. Nor does it know, once its log is trimmed, where an
+        old epoch began, and names a later batch: the earliest that is named counts.
+        """
         known = [
             (report.epoch, report.epoch_from)
             for report in self.reports(job).values()
             if report.epoch is not None and report.epoch_from is not None
         ]
-        return max(known, key=lambda pair: pair[0].number, default=None)
+        return max(known, key=lambda k: (k[0].number, -k[1].generation, -k[1].batch), default=None)
+
+    def all_told_since(self, moment: float) -> bool:
+        """Whether every worker of the inventory is live and has answered wishes sent after that."""
+        told = [self.workers[name].told_at for name in self.live()]
+        return len(told) == len(self.workers) and all(t is not None and t > moment for t in told)
+
+    def forget(self, job: JobUid) -> None:
+        """The job is no more."""
+        for key in [key for key in self.applies if key[0] == job]:
+            del self.applies[key]
 
     def tick(self, wishes: Wishes, period_s: float) -> None:
         """Ask every worker whose time has come, telling it all that is wished of it."""
@@ -98,7 +120,7 @@ class Fleet:
         """Take a report; whether the envelope was one."""
         for name, seen in self.workers.items():
             if envelope.request is not None and seen.asking == envelope.request:
-                seen.asking = None
+                seen.asking, seen.tried = None, True
                 self._take(name, seen, envelope)
                 return True
         return False
@@ -113,6 +135,7 @@ class Fleet:
             seen.detail = f"answers as worker {message.worker}"
             return
         seen.report, seen.at, seen.detail = message, self._clock.monotonic(), ""
+        seen.told_at = seen.asked_at
         for uid, job in message.jobs.items():
             for instance, report in job.instances.items():
                 known = self.applies.setdefault((uid, instance), Applies())

@@ -1,6 +1,7 @@
 """Jobs at the controller: made known, given sessions, offered epochs (design, sections 3 and 4)."""
 
 import logging
+import re
 import uuid
 from dataclasses import dataclass, replace
 
@@ -27,11 +28,16 @@ from rhinoctl.wire.holder import BatchRun
 log = logging.getLogger("rhino.controller")
 
 
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""A job's name: it is in paths, in keys and in commands."""
+
+
 @dataclass(slots=True)
 class Presence:
-    """A live driver as its polls show it, and what it is offered. Not persisted."""
+    """A live driver as its polls show it, and what it is offered. Not persisted: `seen_at` is None
+    until this controller has heard of a driver."""
 
-    seen_at: float = float("-inf")
+    seen_at: float | None = None
     epoch: int = 0
     batch: BatchTime | None = None
     revision: int = 0
@@ -51,8 +57,10 @@ class Jobs:
         self._fleet = fleet
         self._wire = wire
         self._clock = clock
+        self._started_at = clock.monotonic()
         self._presence: dict[JobUid, Presence] = {}
         self._not_before: dict[JobUid, float] = {}
+        self._written: dict[JobUid, int] = {}
         self.changes: dict[JobUid, BatchRun] = {}
 
     # --- registration ----------------------------------------------------------------------------
@@ -62,14 +70,11 @@ class Jobs:
         known = self._registry.find(request.name)
         if known is not None:
             return self._same(known, request)
+        check_name(request.name)
         check_vnodes(request.vnodes)
-        absent = sorted(set(self._fleet.workers) - set(self._fleet.live()))
-        if absent:
-            raise NoSuchWorkers(
-                f"worker {', '.join(absent)} of the inventory has not reported",
-                remedy="see `rhinoctl status`; start its agent, or take it out of the inventory",
-            )
-        instances = request.instances or min(len(self._fleet.workers), request.vnodes)
+        self._check_inventory()
+        wanted = request.instances
+        instances = min(len(self._fleet.workers), request.vnodes) if wanted is None else wanted
         check_parallelism(instances, request.vnodes)
         if request.replication:
             raise UsageError(
@@ -88,6 +93,20 @@ class Jobs:
         )
         return self._registry.put_job(JobDocument(spec=spec, epoch=epoch))
 
+    def _check_inventory(self) -> None:
+        """Raise NoSuchWorkers unless all workers are there: the first instances go to all."""
+        if not self._fleet.workers:
+            raise NoSuchWorkers(
+                "the inventory of the cluster has no worker",
+                remedy="start the cluster with workers: `rhinoctl local up --workers N`",
+            )
+        absent = sorted(set(self._fleet.workers) - set(self._fleet.live()))
+        if absent:
+            raise NoSuchWorkers(
+                f"worker {', '.join(absent)} of the inventory has not reported",
+                remedy="see `rhinoctl status`; start its agent, or take it out of the inventory",
+            )
+
     def _same(self, known: JobDocument, request: views.RegisterJob) -> JobDocument:
         spec = known.spec
         if spec.operator.digest != request.operator.digest:
@@ -104,15 +123,21 @@ class Jobs:
         return known
 
     def is_ready(self, document: JobDocument) -> bool:
-        """Whether epoch 1 is sealed and every instance of the newest epoch answers."""
-        if not self._registry.jobs[document.spec.uid].installed:
+        """Whether epoch 1 is sealed and every instance of the newest epoch answers. Raises
+        UnknownJob if the job was deleted meanwhile."""
+        known = self._registry.job(document.spec.name)
+        if not known.installed:
             return False
-        newest = self._fleet.newest_epoch(document.spec.uid)
-        if newest is None:
-            return False
-        reports = self._fleet.reports(document.spec.uid)
+        reports = self._fleet.reports(known.spec.uid)
         ready = {i for r in reports.values() for i, one in r.instances.items() if one.ready}
-        return set(newest[0].instances) <= ready
+        return set(self.epoch(known).instances) <= ready
+
+    def forget(self, uid: JobUid) -> None:
+        """The job is deleted: let go of what was under way for it."""
+        self.changes.pop(uid, None)
+        self._presence.pop(uid, None)
+        self._not_before.pop(uid, None)
+        self._written.pop(uid, None)
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -125,28 +150,54 @@ class Jobs:
 
     def is_live(self, uid: JobUid) -> bool:
         """Whether the holder of the job's session has polled lately."""
-        return self._clock.monotonic() - self.presence(uid).seen_at < limits.SESSION_LIVE_S
+        seen_at = self.presence(uid).seen_at
+        return seen_at is not None and self._clock.monotonic() - seen_at < limits.SESSION_LIVE_S
 
-    def take_session(self, name: str, request: views.TakeSession) -> views.SessionGrant:
-        """Give the next session number to a run of the job's query (invariants 10 and 11)."""
+    def may_be_live(self, uid: JobUid) -> bool:
+        """As `is_live`; and a controller that has just started gives a driver time to be heard."""
+        if self.presence(uid).seen_at is not None:
+            return self.is_live(uid)
+        had_one = bool(self._registry.jobs[uid].run_id)
+        return had_one and self._clock.monotonic() - self._started_at < limits.SESSION_LIVE_S
+
+    def take_session(
+        self, name: str, request: views.TakeSession, *, asked_at: float
+    ) -> views.SessionGrant | None:
+        """Give the next session number to a run of the job's query (invariants 10 and 11).
+
+        None while it is not known whether another run still lives: that one is refused which polls
+        after `asked_at`, and not one that was killed a moment ago and is started again.
+        """
         document = self._registry.job(name)
-        spec = document.spec
-        other_run = document.run_id not in ("", request.run_id)
-        if other_run and self.is_live(spec.uid) and not request.takeover:
+        generation = self._generation_for(document, request)
+        other_run = document.run_id not in ("", request.run_id) and not request.takeover
+        if other_run and self.may_be_live(document.spec.uid):
+            seen_at = self.presence(document.spec.uid).seen_at
+            if seen_at is None or seen_at <= asked_at:
+                return None
             raise SecondSession(
                 f"run {document.run_id} of job {name} is live and holds session {document.session}",
                 remedy="stop that query first, or start with takeover=True",
             )
-        generation = document.generation
-        if document.query_id not in ("", request.query_id):
-            if not document.new_stream:
-                raise IdentityChanged(
-                    f"job {name} belongs to query {document.query_id}, this is query"
-                    f" {request.query_id}: its checkpoint directory is new or lost its metadata",
-                    remedy=f"restore the checkpoint directory, or accept a new stream over the"
-                    f" same state: `rhinoctl job bind {name} --new-stream`",
-                )
-            generation += 1
+        return self._grant(document, request, generation)
+
+    def _generation_for(self, document: JobDocument, request: views.TakeSession) -> int:
+        """The generation of the session's batches. Raises IdentityChanged for another query."""
+        name = document.spec.name
+        if document.query_id in ("", request.query_id):
+            return document.generation
+        if not document.new_stream:
+            raise IdentityChanged(
+                f"job {name} belongs to query {document.query_id}, this is query"
+                f" {request.query_id}: its checkpoint directory is new or lost its metadata",
+                remedy=f"restore the checkpoint directory, or accept a new stream over the"
+                f" same state: `rhinoctl job bind {name} --new-stream`",
+            )
+        return document.generation + 1
+
+    def _grant(
+        self, document: JobDocument, request: views.TakeSession, generation: int
+    ) -> views.SessionGrant:
         document = self._registry.put_job(
             replace(
                 document,
@@ -157,14 +208,16 @@ class Jobs:
                 new_stream=False,
             )
         )
-        presence = self.presence(spec.uid)
+        presence = self.presence(document.spec.uid)
         presence.seen_at = self._clock.monotonic()
+        presence.epoch, presence.batch = 0, None
         return views.SessionGrant(
             cluster=self._cluster,
-            job=spec.uid,
+            job=document.spec.uid,
             session=document.session,
             generation=generation,
             epoch=self.epoch(document),
+            workers=self._fleet.addresses(),
         )
 
     def epoch(self, document: JobDocument) -> Epoch:
@@ -175,15 +228,21 @@ class Jobs:
         return document.epoch
 
     def bind(self, name: str, request: views.BindRequest) -> views.Acknowledged:
-        """Allow the next session to be of another query."""
+        """Allow the next session to be of another query, or allow it no more."""
         document = self._registry.job(name)
-        if self.is_live(document.spec.uid):
-            raise SecondSession(f"job {name} has a live query", remedy="stop the query, then bind")
+        if self.may_be_live(document.spec.uid):
+            raise SecondSession(
+                f"job {name} has a live query, or had one a moment ago",
+                remedy=f"stop the query, then bind after {limits.SESSION_LIVE_S:.0f} s",
+            )
         self._registry.put_job(replace(document, new_stream=request.new_stream))
-        return views.Acknowledged(
-            detail=f"the next start of job {name} may be a new stream: it opens generation"
-            f" {document.generation + 1} over the state as it is"
-        )
+        detail = f"job {name} belongs to its query as before"
+        if request.new_stream:
+            detail = (
+                f"the next start of job {name} may be a new stream: it opens generation"
+                f" {document.generation + 1} over the state as it is"
+            )
+        return views.Acknowledged(detail=detail)
 
     # --- offers ----------------------------------------------------------------------------------
 
@@ -199,15 +258,19 @@ class Jobs:
             presence.wake += 1
             presence.revision += 1
 
-    def poll(self, name: str, report: views.DriverReport) -> views.Offer | None:
-        """A driver's poll: the offer, or None if there is nothing that it has not seen."""
+    def hear(self, name: str, report: views.DriverReport) -> None:
+        """A driver's poll has come. One of an older session is no sign of life."""
         document = self._registry.job(name)
-        presence = self.presence(document.spec.uid)
-        live = report.session == document.session
-        if live:
+        if report.session == document.session:
+            presence = self.presence(document.spec.uid)
             presence.seen_at = self._clock.monotonic()
             presence.epoch, presence.batch = report.epoch, report.batch
-        if live and report.revision == presence.revision:
+
+    def news(self, name: str, report: views.DriverReport) -> views.Offer | None:
+        """The answer to a driver's poll: None while there is nothing that it has not seen."""
+        document = self._registry.job(name)
+        live = report.session == document.session
+        if live and report.revision == self.presence(document.spec.uid).revision:
             return None
         return self.offer_now(document, live=live)
 
@@ -227,13 +290,21 @@ class Jobs:
         """Write an epoch record under a session of the controller's own, for want of a driver."""
         if uid in self.changes or self._clock.monotonic() < self._not_before.get(uid, 0.0):
             return
+        if change.number <= self._written.get(uid, 0):
+            return  # it is decided, though not reported yet
         document = self._registry.jobs[uid]
         session = self._registry.next_session(uid)
         lineage = Lineage(
             cluster=self._cluster, job=uid, session=session, epoch=self.epoch(document)
         )
         task = batches.Task(time=BASE, change=change)
-        self.changes[uid] = BatchRun(wire=self._wire, clock=self._clock, lineage=lineage, task=task)
+        self.changes[uid] = BatchRun(
+            wire=self._wire,
+            clock=self._clock,
+            lineage=lineage,
+            task=task,
+            addresses=self._fleet.addresses(),
+        )
 
     def deliver(self, envelope: Envelope) -> bool:
         """Give an answer to the epoch change that asked for it."""
@@ -253,14 +324,25 @@ class Jobs:
 
     def _changed(self, uid: JobUid, state: batches.BatchState) -> None:
         """An epoch change has ended; one that failed is tried again after a pause."""
-        document = self._registry.jobs[uid]
+        document = self._registry.jobs.get(uid)
+        if document is None:
+            return  # deleted meanwhile
         if state.phase is batches.Phase.DONE:
+            self._written[uid] = state.lineage.epoch.number
             if not document.installed:
                 self._registry.put_job(replace(document, installed=True))
             return
         self._not_before[uid] = self._clock.monotonic() + limits.CHANGE_PAUSE_S
         fault = state.fault
         log.warning("epoch-change-failed job=%s fault=%s", uid, fault)
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError unless the name can be in a path and on a command line."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is no name of a job", remedy="use 1 to 64 letters, digits, - and _"
+        )
 
 
 def check_vnodes(vnodes: int) -> None:

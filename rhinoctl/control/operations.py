@@ -5,6 +5,7 @@ is offered or wished because of it, and asks it again whenever workers have repo
 """
 
 import itertools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
@@ -13,7 +14,7 @@ from rhinoctl import limits
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.jobs import Jobs, check_parallelism
 from rhinoctl.control.registry import JobDocument, OperationDocument, Registry
-from rhinoctl.errors import Busy, Refused, UnknownInstance, UnknownVnode
+from rhinoctl.errors import Busy, NoSuchWorkers, Refused, UnknownInstance, UnknownVnode
 from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import messages as m
@@ -23,6 +24,8 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.placement import Plan, plan_rescale
 from rhinoctl.protocol.ports import Clock
+
+log = logging.getLogger("rhino.controller")
 
 NO_OPERATION = OpId("")
 """Stands for the id of an operation that was only planned."""
@@ -60,11 +63,17 @@ class Operations:
         return self._begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
 
     def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
-        """Another number of instances. Raises ParallelismOutOfRange, Busy."""
+        """Another number of instances. Raises ParallelismOutOfRange, Busy, NoSuchWorkers."""
         document = self._idle(name, dry_run=request.dry_run)
         check_parallelism(request.instances, document.spec.vnodes)
+        workers = self.fleet.live()
+        if not workers:
+            raise NoSuchWorkers(
+                "no worker of the inventory answers",
+                remedy="see `rhinoctl status`; start the agents, then repeat the command",
+            )
         epoch = self.jobs.epoch(document)
-        plan = plan_rescale(epoch, request.instances, self.fleet.live())
+        plan = plan_rescale(epoch, request.instances, workers)
         return self._begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
@@ -153,30 +162,32 @@ class Operations:
                 continue
             uid = document.spec.uid
             facts = self._facts(document)
-            if facts is None:
-                continue
             if facts.epoch.number > document.epoch.number:
-                document = self.registry.put_job(replace(document, epoch=facts.epoch))
+                document = self.registry.put_job(
+                    replace(document, epoch=facts.epoch, epoch_from=facts.epoch_from)
+                )
             running = self.registry.running(uid)
             if running is not None:
                 running = self._step(running, hm.Observed(facts=facts))
             self._offer(document, facts, running)
-        for done in self.registry.operations.values():
+        for done in list(self.registry.operations.values()):
             if done.view.phase is hm.Phase.COMPLETE and done.view.pause_ms is None:
                 self._measure(done)
 
-    def _facts(self, document: JobDocument) -> hm.Facts | None:
+    def _facts(self, document: JobDocument) -> hm.Facts:
+        """What is known of a job; the epoch never goes back, whatever workers report."""
         uid = document.spec.uid
+        epoch, epoch_from = document.epoch, document.epoch_from
         newest = self.fleet.newest_epoch(uid)
-        if newest is None:
-            return None
+        if newest is not None and newest[0].number > epoch.number:
+            epoch, epoch_from = newest
         reports = self.fleet.reports(uid)
         presence = self.jobs.presence(uid)
         return hm.Facts(
-            epoch=newest[0],
-            epoch_from=newest[1],
+            epoch=epoch,
+            epoch_from=epoch_from,
             reached={w: r.epoch.number for w, r in reports.items() if r.epoch is not None},
-            driver_epoch=presence.epoch if self.jobs.is_live(uid) else None,
+            driver_epoch=presence.epoch if self.jobs.may_be_live(uid) else None,
             copies={worker: report.vnodes for worker, report in reports.items()},
             ready=frozenset(
                 i for report in reports.values() for i, r in report.instances.items() if r.ready
@@ -185,6 +196,11 @@ class Operations:
 
     def _step(self, document: OperationDocument, event: hm.Event) -> OperationDocument:
         state = hm.step(document.handover, event, self.clock.wall())
+        if state.phase is not document.handover.phase:
+            log.info(
+                "handover op=%s job=%s phase=%s armed=%s marker=%s reason=%s",
+                *(state.op, state.job, state.phase.value, state.armed, state.marker, state.reason),
+            )
         view = self._view(state, document.view)
         if (state, view) == (document.handover, document.view):
             return document
@@ -216,44 +232,63 @@ class Operations:
     def _measure(self, document: OperationDocument) -> None:
         """The pause, once the targets' first apply after the marker has been reported."""
         state, view = document.handover, document.view
-        if state.marker is None:
+        known = self.registry.jobs.get(state.job)
+        if state.marker is None or known is None:
             return
-        pauses = []
+        pauses = [0.0]
         for vnode, target in state.moves.items():
-            before = self.fleet.applies.get((state.job, view.origins[vnode]))
-            after = self.fleet.applies.get((state.job, target))
-            pause = _pause_s(before.at, after.at, state.marker) if before and after else None
+            origin = view.origins[vnode]
+            before = self._applies(state.job, origin)
+            if origin in known.epoch.instances and state.marker not in before:
+                before = {}  # it will be told
+            pause = _pause_s(before, self._applies(state.job, target), state.marker)
             if pause is None:
                 return
             pauses.append(pause)
-        view = replace(view, pause_ms=1000 * max(pauses))
-        self.registry.put_operation(state, view)
+        self.registry.put_operation(state, replace(view, pause_ms=1000 * max(pauses)))
+
+    def _applies(self, uid: JobUid, instance: InstanceId) -> Mapping[BatchTime, float]:
+        known = self.fleet.applies.get((uid, instance))
+        return known.at if known is not None else {}
 
     def _offer(
         self, document: JobDocument, facts: hm.Facts, running: OperationDocument | None
     ) -> None:
         """What the holder of the session is offered; without a live one, the controller writes."""
         uid = document.spec.uid
-        active = running is not None and not running.handover.ended
         proposal: Epoch | None
-        if running is not None and active:
-            proposal = running.handover.proposal
+        if running is not None and not running.handover.ended:
+            proposal, active = running.handover.proposal, True
         else:
             proposal = lowered(facts.epoch, document.spec.replication)
-        self.jobs.offer(uid, proposal, active=active or proposal is not None)
-        silent = not self.jobs.is_live(uid) and uid not in self.jobs.changes
-        if proposal is not None and silent and proposal.number == facts.epoch.number + 1:
+            active = proposal is not None
+            if not self._is_released(uid, facts):
+                proposal = None
+        self.jobs.offer(uid, proposal, active=active)
+        follows = proposal is not None and proposal.number == facts.epoch.number + 1
+        if proposal is not None and follows and not self.jobs.may_be_live(uid):
             self.jobs.change_epoch(uid, proposal)
+
+    def _is_released(self, uid: JobUid, facts: hm.Facts) -> bool:
+        """Whether nobody owes an output from before the epoch: its workers say that the batch which
+        began it is released. Who left before that would take its output away (invariant 14)."""
+        reports = self.fleet.reports(uid)
+        return all(
+            (report := reports.get(worker)) is not None and report.released >= facts.epoch_from
+            for worker in facts.epoch.listeners()
+        )
 
     # --- wishes ----------------------------------------------------------------------------------
 
     def wishes(self, worker: WorkerId) -> tuple[m.DesiredJob, ...]:
         """All that is wished of a worker, complete each time."""
-        return tuple(
-            self._wish(document, worker)
-            for document in self.registry.jobs.values()
-            if document.deleted or worker in self._concerned(document)
-        )
+        wished = []
+        for document in self.registry.jobs.values():
+            if document.deleted or self._has_left(document, worker):
+                wished.append(m.DesiredJob(spec=document.spec, dropped=True))
+            elif worker in self._concerned(document):
+                wished.append(self._wish(document, worker))
+        return tuple(wished)
 
     def _concerned(self, document: JobDocument) -> set[WorkerId]:
         epoch = self.jobs.epoch(document)
@@ -261,10 +296,22 @@ class Operations:
         more = set(running.handover.workers) if running is not None else set()
         return set(epoch.workers) | set(document.epoch.workers) | more
 
+    def _has_left(self, document: JobDocument, worker: WorkerId) -> bool:
+        """Whether a worker has a job's state for nothing: it has no part in the epoch, and every
+        worker that has one knows a batch after it. So no fence will ask for the former's seal, and
+        nobody for its output."""
+        uid, epoch = document.spec.uid, self.jobs.epoch(document)
+        reports = self.fleet.reports(uid)
+        idle = worker not in epoch.listeners() and self.registry.running(uid) is None
+        if worker not in reports or not idle or epoch.number > document.epoch.number:
+            return False
+        decided = [one.decided for w in epoch.listeners() if (one := reports.get(w)) is not None]
+        return len(decided) == len(epoch.listeners()) and all(
+            record is not None and record.position.time > document.epoch_from for record in decided
+        )
+
     def _wish(self, document: JobDocument, worker: WorkerId) -> m.DesiredJob:
         spec = document.spec
-        if document.deleted:
-            return m.DesiredJob(spec=spec, dropped=True)
         epoch = self.jobs.epoch(document)
         placed = {i for i, w in epoch.instances.items() if w == worker}
         running = self.registry.running(spec.uid)
@@ -273,6 +320,7 @@ class Operations:
         if running is not None:
             state = running.handover
             placed |= {i for i, w in state.instances.items() if w == worker}
+            placed |= self._origins_on(worker, running)
             warm = tuple(
                 m.Warm(vnode=vnode, instance=target, sources=_sources(epoch, vnode, worker))
                 for vnode, target in sorted(hm.warm_wishes(state).items())
@@ -282,6 +330,13 @@ class Operations:
         return m.DesiredJob(
             spec=spec, instances=tuple(sorted(placed)), warm=warm, checkpoint=checkpoint
         )
+
+    def _origins_on(self, worker: WorkerId, running: OperationDocument) -> set[InstanceId]:
+        """Origins here, retired ones too: they stay to tell when they applied the marker's batch,
+        where the pause begins."""
+        report = self.fleet.reports(running.handover.job).get(worker)
+        here = set(report.instances) if report is not None else set()
+        return here & set(running.view.origins.values())
 
     def _copied_from(
         self,
@@ -325,12 +380,18 @@ def _pause_s(
     """The gap over the marker beyond the usual one (design, section 13), in seconds.
 
     `before` are the origin's apply times, `after` the target's; the usual gap is the median of the
-    10 batches before the marker.
+    10 batches before the marker, and before the first batch nothing pauses. None while one of the
+    two is not known. An origin that is gone may not have told its last apply: then the gap is over
+    more batches, and usual for each of them.
     """
-    past = [before[time] for time in sorted(before) if time <= marker]
-    future = [after[time] for time in sorted(after) if time > marker]
-    if not past or not future:
+    if marker.batch < 0:
+        return 0.0
+    past = sorted(time for time in before if time <= marker)
+    future = min((time for time in after if time > marker), default=None)
+    if not past or future is None or not marker.precedes(future):
         return None
-    recent = past[-11:]
+    recent = [before[time] for time in past[-11:]]
     gaps = [b - a for a, b in itertools.pairwise(recent)]
-    return max(0.0, future[0] - past[-1] - (median(gaps) if gaps else 0.0))
+    same = past[-1].generation == marker.generation
+    steps = 1 + (marker.batch - past[-1].batch if same else 0)
+    return max(0.0, after[future] - recent[-1] - steps * (median(gaps) if gaps else 0.0))

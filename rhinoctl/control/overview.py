@@ -16,19 +16,25 @@ from rhinoctl.protocol.ports import Clock
 
 @dataclass(slots=True)
 class Overview:
-    """Views over the registry and the fleet; changes nothing."""
+    """Views over the registry and the fleet; changes nothing. `store_fault` says why the store
+    could not be written last, empty if it could."""
 
     cluster: str
     registry: Registry
     fleet: Fleet
     jobs: Jobs
     clock: Clock
+    store_fault: str = ""
 
     def status(self) -> views.StatusView:
         """The whole cluster, with what is wrong and what to type next."""
         workers = tuple(self._worker(name, seen) for name, seen in self.fleet.workers.items())
         jobs = self.job_list().jobs
-        findings = (*_worker_findings(workers, self.fleet), *_job_findings(jobs))
+        findings = (
+            *_store_findings(self.store_fault),
+            *_worker_findings(workers, self.fleet),
+            *_job_findings(jobs),
+        )
         down = sum(worker.health is views.Health.DOWN for worker in workers)
         health = views.Health.OK
         if findings:
@@ -129,6 +135,17 @@ def _instance(epoch: Epoch, instance: InstanceId, report: m.JobReport | None) ->
         state_bytes=sum(copies[v].state_bytes for v in vnodes if v in copies),
         rss_bytes=mine.rss_bytes if mine is not None else 0,
         applied=mine.applied if mine is not None else None,
+    )
+
+
+def _store_findings(fault: str) -> tuple[views.Finding, ...]:
+    if not fault:
+        return ()
+    return (
+        views.Finding(
+            what=f"the controller cannot write its store: {fault}; operations wait, batches go on",
+            remedy="make room on the controller's disk; it goes on by itself",
+        ),
     )
 
 

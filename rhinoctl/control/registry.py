@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rhinoctl import limits
 from rhinoctl.errors import UnknownJob, UnknownOperation
-from rhinoctl.ids import JobUid, OpId
+from rhinoctl.ids import BASE, BatchTime, JobUid, OpId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import Handover
@@ -21,13 +21,15 @@ from rhinoctl.protocol.views import OperationView
 class JobDocument:
     """A job as the controller keeps it.
 
-    `epoch` is the newest that it has seen decided, the first one it planned before that. `session`
-    is the last number that was given out. `query_id` and `run_id` are those of the session's
-    holder, empty before the first. `new_stream` allows the next session another query once.
+    `epoch` is the newest that it has seen decided, by the record of batch `epoch_from`, and the one
+    it planned before that. `session` is the last number that was given out. `query_id` and `run_id`
+    are those of the session's holder, empty before the first. `new_stream` allows the next session
+    another query once.
     """
 
     spec: JobSpec
     epoch: Epoch
+    epoch_from: BatchTime = BASE
     installed: bool = False
     generation: int = 0
     session: int = 0
@@ -102,11 +104,8 @@ class Registry:
     def put_operation(self, handover: Handover, view: OperationView) -> OperationDocument:
         """Persist an operation; the oldest ended ones go beyond the number that is kept."""
         document = OperationDocument(handover=handover, view=view)
-        self.operations[handover.op] = document
-        ended = [op for op, doc in self.operations.items() if doc.handover.ended]
-        gone = sorted(ended, key=_number)[: -limits.OPERATIONS_KEPT]
-        for op in gone:
-            del self.operations[op]
+        others = [op for op, d in self.operations.items() if d.handover.ended and op != handover.op]
+        gone = sorted(others, key=_number)[: -limits.OPERATIONS_KEPT]
         self._store.write(
             WriteBatch(
                 [_operation_key(handover.op)],
@@ -114,6 +113,9 @@ class Registry:
                 [_operation_key(op) for op in gone],
             )
         )
+        self.operations[handover.op] = document
+        for op in gone:
+            del self.operations[op]
         return document
 
     def running(self, job: JobUid) -> OperationDocument | None:
