@@ -186,6 +186,14 @@ class World:
         """Ask for the old layout."""
         return self.call(lambda c: c.abort(operation, views.AbortRequest(reason=reason)))
 
+    def bind(self, job: JobName = JOB) -> None:
+        """Allow a new stream: `job bind --new-stream`."""
+        self.call(lambda c: c.bind(job, views.BindRequest(new_stream=True)))
+
+    def delete(self, job: JobName = JOB) -> None:
+        """Delete a job."""
+        self.call(lambda c: c.delete(job))
+
     def operation(self, operation: OpId) -> views.OperationView:
         """An operation, as the controller shows it."""
         return self.call(lambda c: c.operation(operation))

@@ -4,6 +4,7 @@
 test can kill it, or do anything else, exactly there: a `Trap`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from rhinoctl.state.disk import Stamp
 from tests.fakes.disk import FakeDisk
 from tests.fakes.store import FakeStore
 from tests.fakes.wire import FakeWire
+
+_PHASE = re.compile(rb'"phase":\s*"(\w+)"')
 
 
 class Killed(BaseException):
@@ -170,7 +173,11 @@ class ProcessStore:
         return self._store.get_many(keys)
 
     def write(self, batch: WriteBatch) -> None:
+        """The step names the keys, and the phase of an operation that is written."""
         what = " ".join(key.decode() for key in [*batch.keys, *batch.deletes])
+        for value in batch.values:
+            phase = _PHASE.search(value)
+            what += f" phase={phase[1].decode()}" if phase is not None else ""
         self._process.touch(f"store.write {what}")
         self._store.write(batch)
         self._process.touch(f"store.write {what}", after=True)

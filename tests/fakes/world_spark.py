@@ -6,7 +6,7 @@ process that runs the query, again after every failure, with the real `BatchRun`
 
 import itertools
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from rhinoctl import limits
 from rhinoctl.control.controller import Waiting
 from rhinoctl.errors import RhinoError
-from rhinoctl.ids import BatchTime, JobName
+from rhinoctl.ids import BatchTime, JobName, WorkerId
 from rhinoctl.protocol import batches, codec, views
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.epochs import Epoch
@@ -103,6 +103,7 @@ class Query:
         self._run = 0
         self._lineage: Lineage | None = None
         self._generation = 0
+        self._workers: Mapping[WorkerId, str] = {}
         self._proposal: Epoch | None = None
         self._revision = 0
         self._wake = 0
@@ -200,6 +201,7 @@ class Query:
                 ),
                 stage=self._stage,
                 proposal=lambda: self._proposal,
+                addresses=self._workers,
             )
             while not run.ended:
                 run.step(0.0)
@@ -227,7 +229,7 @@ class Query:
         )
         grant = yield from self._call(lambda c: c.take_session(self.job, request), CALL_S)
         self.sessions.append(grant.session)
-        self._generation = grant.generation
+        self._generation, self._workers = grant.generation, grant.workers
         self._lineage = Lineage(
             cluster=grant.cluster, job=grant.job, session=grant.session, epoch=grant.epoch
         )
