@@ -332,8 +332,8 @@ def _differ(asked: str, decided: str) -> bool:
 def _replaying(state: BatchState, last: DecisionRecord) -> Step:
     """The batch is decided: not one row of it is staged again, whatever Spark would send.
 
-    `last` may be an epoch record after the batch. It repeats the batch's offsets, and its voters
-    are those of the epochs before and after it, so that all who owe the output are asked.
+    `last` may be an epoch record after the batch, which repeats the batch's offsets. Then those who
+    owe the batch's output are asked, too: they may have left the epoch since.
     """
     task = state.task
     if task.end_offsets != last.end_offsets or _differ(task.start_offsets, last.start_offsets):
@@ -506,10 +506,13 @@ def _applying(state: BatchState) -> Step:
     """Decided: the notice goes to all; those that run instances answer once they have applied."""
     record = state.record
     assert record is not None
-    voters = frozenset(record.voters)
-    state = replace(state, phase=Phase.APPLYING, waiting=voters)
-    listeners = voters | (state.lineage.epoch.listeners() if not state.replayed else frozenset())
-    sends = [Send(worker=w, message=_request(state, w)) for w in sorted(listeners)]
+    asked, others = frozenset(record.voters), frozenset[WorkerId]()
+    if not state.replayed:
+        others = state.lineage.epoch.listeners()
+    elif state.task.change is None:
+        asked |= frozenset(record.owing)
+    state = replace(state, phase=Phase.APPLYING, waiting=asked)
+    sends = [Send(worker=w, message=_request(state, w)) for w in sorted(asked | others)]
     return state, (*sends, Deadline(after_s=limits.APPLY_DEADLINE_S))
 
 

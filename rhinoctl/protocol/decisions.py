@@ -50,12 +50,14 @@ def batch_record(
     """The record of a staged batch. Its voters are those of the epoch it was staged in and of the
     next one: nobody votes on a batch who has not sealed the marker before it."""
     assert lineage.last is not None
+    staged = lineage.epoch
     return DecisionRecord(
         position=Position(*task.time, 0),
         attempt=attempt,
         after=lineage.last.id,
-        epoch=lineage.epoch.number,
-        voters=tuple(sorted(lineage.epoch.voters() | next_epoch.voters())),
+        epoch=staged.number,
+        voters=tuple(sorted(staged.voters() | next_epoch.voters())),
+        owing=tuple(sorted({staged.owner_worker(Vnode(v)) for v in staged.vnodes()})),
         next_epoch=next_epoch,
         start_offsets=task.start_offsets,
         end_offsets=task.end_offsets,

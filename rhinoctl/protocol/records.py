@@ -80,9 +80,11 @@ class DecisionRecord:
     """One entry of the agreement. Offsets are Spark's own JSON texts, compared, never parsed.
 
     `epoch` is the number under which the batch was staged and `voters` are the workers that must
-    seal it; `next_epoch` holds from the next batch on. An epoch record repeats the offsets and
-    rows of the batch that it follows. `rows` has the totals of all vnodes of the job, so that a
-    replayer knows of every gap (invariant 3); `winners` only what concerns the addressee.
+    seal it; `next_epoch` holds from the next batch on. `owing` are the workers whose instances
+    owned vnodes when the batch was staged: they owe its output until it is released, wherever the
+    vnodes have gone since. An epoch record repeats what the record says that it follows. `rows` has
+    the totals of all vnodes of the job, so that a replayer knows of every gap (invariant 3);
+    `winners` only what concerns the addressee.
     """
 
     position: Position
@@ -90,6 +92,7 @@ class DecisionRecord:
     after: RecordId
     epoch: int
     voters: tuple[WorkerId, ...]
+    owing: tuple[WorkerId, ...] = ()
     next_epoch: Epoch
     start_offsets: str = ""
     end_offsets: str = ""

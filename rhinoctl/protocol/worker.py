@@ -474,12 +474,17 @@ def _apply(state: WorkerState, request: m.Apply) -> Step:
     if sealed is not None and sealed.id == request.record:
         state = replace(state, decided=sealed, sealed=None)
         return state, (Decide(record=sealed), ReplyWhenApplied(record=sealed))
-    if decided is not None and (
-        decided.id == request.record or decided.position > request.record.position
-    ):
+    if decided is not None and _includes(decided.id, request.record):
         return state, (ReplyWhenApplied(record=decided),)
     detail = f"{state.worker} has not sealed {request.record.position}"
     return _refuse(state, request, m.RefusalCode.BEHIND, detail)
+
+
+def _includes(decided: RecordId, asked: RecordId) -> bool:
+    """Whether a decided record says that the batch of another one is decided, too: it is later, or
+    the other is an epoch record after the same batch, sealed when this worker had left."""
+    at, of = decided.position, asked.position
+    return decided == asked or at > of or (at.time == of.time and at.step < of.step)
 
 
 _HANDLERS: Mapping[type, Callable[[WorkerState, Any], Step]] = {

@@ -12,7 +12,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.batches import Answered, Expired, FaultKind, Lost, Phase, Proposed
 from rhinoctl.protocol.epochs import with_members_full, with_moves
 from rhinoctl.protocol.records import DecisionRecord, Watermarks
-from tests.fakes.cluster.scenarios import I0, I1, TWO, V0, W1, W2, epoch
+from tests.fakes.cluster.scenarios import I0, I1, TWO, V0, W1, W2, W3, epoch
 from tests.unit.protocol.building import (
     DONE,
     FIRST,
@@ -128,6 +128,27 @@ def test_invariant_13_a_decided_batch_is_not_staged_again(last: DecisionRecord) 
     assert {send.worker: send.message for send in run.sends} == {
         w: m.Apply(header=run.state.lineage.header(), record=last.id) for w in last.voters
     }
+
+
+def test_invariant_14_who_owned_the_batch_is_asked_for_its_output_wherever_the_vnodes_are_now() -> (
+    None
+):
+    """w3 owned, has left the epoch by one record, and did not vote on the one after that."""
+    gone = replace(CHANGE_AFTER_0, owing=(W1, W3))
+    run = begun(lineage(gone), task(0))
+    assert {send.worker for send in run.sends} == run.state.waiting == {W1, W2, W3}
+    change = begun(lineage(gone), batches.Task(time=BASE, change=MOVED))
+    assert change.state.waiting == {W1, W2}, "an epoch record has no output"
+
+
+def test_a_record_says_who_owes_its_output_and_epoch_records_repeat_it() -> None:
+    run = sealing()
+    assert run.state.record is not None
+    assert run.state.record.owing == (W1, W2)
+    assert sealing(None, JOINING).state.record.owing == (W1,)  # type: ignore[union-attr]
+    written = begun(lineage(replace(BATCH_0, owing=(W3,))), CHANGE).state.record
+    assert written is not None
+    assert written.owing == (W3,)
 
 
 def test_invariant_14_what_another_run_has_released_is_not_put_out_empty() -> None:

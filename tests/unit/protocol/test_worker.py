@@ -131,6 +131,16 @@ def test_a_decided_record_of_another_attempt_is_not_taken_for_this_one() -> None
     assert refused(decided, apply(other)) is m.RefusalCode.BEHIND
 
 
+def test_a_worker_that_has_left_answers_for_the_batch_that_it_knows_to_be_decided() -> None:
+    """It owes the output; an epoch record after the batch was sealed without it."""
+    decided = through(STATE, open_(ZERO), seal(ZERO), apply(ZERO))
+    later = replace(CHANGE, position=CHANGE.position._replace(step=3))
+    _, effects = step(decided, apply(later))
+    assert effects == (worker.ReplyWhenApplied(record=ZERO),)
+    assert refused(STATE, apply(later)) is m.RefusalCode.BEHIND
+    assert refused(decided, apply(ONE)) is m.RefusalCode.BEHIND
+
+
 # --- what is durable and applied, when (invariants 2 and 4) ---------------------------------------
 
 
