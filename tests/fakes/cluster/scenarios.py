@@ -78,6 +78,17 @@ def taken_over(vnode: Vnode, target: InstanceId, instances: Mapping[InstanceId, 
     return goal
 
 
+def joined(vnode: Vnode, worker: WorkerId) -> Goal:
+    """The worker is in the vnode's chain."""
+
+    def goal(now: Epoch) -> Epoch | None:
+        if now.role_of(worker, vnode) is not None:
+            return None
+        return with_members_joining(now, {vnode: worker}, {worker: f"{worker}.sock"})
+
+    return goal
+
+
 def full(vnode: Vnode, worker: WorkerId) -> Goal:
     """The worker, which has joined the vnode's chain, is a full member."""
 
@@ -179,7 +190,18 @@ BETWEEN = Scenario(
     first=epoch(TWO, ((I0, "w2"), (I1, ""))),
     workload=Workload(vnodes=2, sizes=(3, 2)),
     batches=2,
-    records=(EpochRecord(before=1, goal=moved({V0: I1}, TWO), live=False),),
+    records=(EpochRecord(after=0, goal=moved({V0: I1}, TWO), live=False),),
+)
+
+TWICE_BETWEEN = Scenario(
+    name="the owner of an uncommitted batch leaves, and the layout changes once more",
+    first=epoch(TWO, ((I0, "w2"), (I1, ""))),
+    workload=Workload(vnodes=2, sizes=(2, 2)),
+    batches=2,
+    records=(
+        EpochRecord(after=0, goal=in_turn(moved({V0: I1}, {I1: W2}), cut(V0, W1)), live=False),
+        EpochRecord(after=0, goal=joined(V1, W3), live=False),
+    ),
 )
 
 GROWN_BETWEEN = Scenario(
@@ -187,7 +209,7 @@ GROWN_BETWEEN = Scenario(
     first=epoch({I0: W1}, ((I0, ""),)),
     workload=Workload(vnodes=1, sizes=(2, 2)),
     batches=2,
-    records=(EpochRecord(before=1, goal=taken_over(V0, I1, TWO), live=True),),
+    records=(EpochRecord(after=0, goal=taken_over(V0, I1, TWO), live=True),),
 )
 
 ALL = (
@@ -199,6 +221,7 @@ ALL = (
     JOINED,
     OWNER_JOINED,
     BETWEEN,
+    TWICE_BETWEEN,
     GROWN_BETWEEN,
     GROWN,
 )

@@ -41,10 +41,11 @@ Goal = Callable[[Epoch], Epoch | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """A change that is to be sealed between two batches rather than with one: by the query's own
-    session, or (`live` False) by the controller while no query runs."""
+    """A change that is to be sealed between two batches rather than with one, once a batch is
+    decided, and perhaps not committed yet: by the query's own session, or (`live` False) by the
+    controller while no query runs."""
 
-    before: int
+    after: int
     goal: Goal
     live: bool
 
@@ -322,11 +323,13 @@ class World:
             self._change(driver, self.scenario.first)
             return
         epoch = driver.lineage.epoch if driver.lineage.fenced else self.observed()
+        history = self.oracle.history
+        decided = history[-1].time.batch if history else -1
         for record in records:
             if record.live and driver.deferred:
                 continue
             change = record.goal(epoch)
-            if record.before <= batch and change is not None and self._is_ready(change):
+            if record.after <= decided and change is not None and self._is_ready(change):
                 if record.live or driver.role is Role.CONTROLLER:
                     self._change(driver, change)
                 else:
@@ -337,9 +340,7 @@ class World:
             return
         wanted = self._proposal(batch, epoch)
         unmet = any(goal(epoch) is not None for goal in self.goals())
-        history = self.oracle.history
-        replay = bool(history) and history[-1].time.batch >= batch
-        if batch >= self.scenario.batches and not unmet and not replay:
+        if batch >= self.scenario.batches and not unmet and decided < batch:
             driver.alive = False
             return
         require(batch < self.scenario.batches + EXTRA_BATCHES_MAX, 6, "a handover without end")
