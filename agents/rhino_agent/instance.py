@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from rhino_agent.lean import without_pandas
 from rhino_agent.settings import InstanceSettings, read_settings
 from rhino_agent.stores import Files, HostFiles, RocksVnodes, Stores, VnodeStore
 from rhinoctl import limits
@@ -288,6 +289,7 @@ def _rss_bytes() -> int:
 def main(argv: list[str]) -> int:
     """Run until told to stop, or until the agent's own parent is gone."""
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    without_pandas()
     settings = read_settings(InstanceSettings, argv[0])
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
