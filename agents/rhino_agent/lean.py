@@ -1,7 +1,7 @@
 """What an instance does without.
 
-pyarrow imports pandas, if there is one, at its first conversion of an array: half a second of a core
-and 40 MB, in the first batch of a fresh instance, for something that no instance uses.
+pyarrow imports pandas, if there is one, at its first conversion of an array: half a second of a
+core and 40 MB, in the first batch of a fresh instance, for something that no instance uses.
 """
 
 import sys

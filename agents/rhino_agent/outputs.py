@@ -47,7 +47,7 @@ class Outputs:
             self._made.get(time, {}).pop(instance, None)
 
     def release(self, through: BatchTime) -> None:
-        """Remove the outputs of all batches up to one, and what killed writers have left of them."""
+        """Remove the outputs of all batches up to one, and what killed writers left of them."""
         for time in [time for time in self._made if time <= through]:
             del self._made[time]
         for folder in self._ports.disk.list(self._root):

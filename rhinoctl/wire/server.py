@@ -23,7 +23,7 @@ from rhinoctl.wire.listen import TcpPlace, claimed, place_of, port_in_use
 from rhinoctl.wire.secret import Secret
 
 
-class Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class Guard(flight.ServerMiddlewareFactory):
     """Lets nobody in without the token; runs before a handler, and so before a body is read."""
 
     def __init__(self, token: Secret) -> None:
@@ -36,7 +36,7 @@ class Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")
 
 
-class Handlers(flight.FlightServerBase):  # type: ignore[misc]
+class Handlers(flight.FlightServerBase):
     """Decodes requests, hands them to the inbox and sends the loop's answers back."""
 
     def __init__(self, address: Address, token: Secret, inbox: Inbox, bounds: WireBounds) -> None:
