@@ -207,11 +207,14 @@ class Copies:
         copy.bytes = 0
 
     def _too_old(self, copy: Copy, covers: BatchTime) -> bool:
-        """Whether it is better to wait a moment for a checkpoint as new as the log here."""
-        start = self._holdings.log_from(copy.vnode)
-        if start is None or covers >= start or covers.precedes(start):
+        """Whether it is better to wait a moment for a checkpoint as new as the log here, which the
+        controller has asked the owner for."""
+        if self._job.ports.clock.monotonic() - copy.started >= limits.FRESH_CHECKPOINT_S:
             return False
-        return self._job.ports.clock.monotonic() - copy.started < limits.FRESH_CHECKPOINT_S
+        start = self._holdings.log_from(copy.vnode)
+        if start is None:
+            return self._job.state.decided is None or covers < self._job.decided_time
+        return covers < start and not covers.precedes(start)
 
     def _ask_chunk(self, copy: Copy, manifest: Manifest, entry: FileEntry) -> None:
         disk = self._job.ports.disk

@@ -266,7 +266,7 @@ class World:
         inputs: dict[BatchTime, Any] = {}
         outputs: dict[BatchTime, list[Any]] = {}
         for query in self.queries:
-            if query.job == job:
+            if query.uid == self.uid(job):
                 inputs |= query.directory.inputs
                 outputs |= query.directory.outputs
         for time in sorted(inputs):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rhinoctl import limits
 from rhinoctl.control.controller import Waiting
 from rhinoctl.errors import RhinoError
-from rhinoctl.ids import BatchTime, JobName, WorkerId
+from rhinoctl.ids import NO_JOB, BatchTime, JobName, WorkerId
 from rhinoctl.protocol import batches, codec, views
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.epochs import Epoch
@@ -98,6 +98,7 @@ class Query:
         self.limit: int | None = None
         self.running = True
         self.epoch_seen = 0
+        self.uid = NO_JOB
         self._world = world
         self._takeover = takeover
         self._run = 0
@@ -156,7 +157,8 @@ class Query:
             replication=0,
             operator=operator_spec(),
         )
-        yield from self._call(lambda c: c.register(request), limits.START_WAIT_S + CALL_S)
+        view = yield from self._call(lambda c: c.register(request), limits.START_WAIT_S + CALL_S)
+        self.uid = view.uid
         while self.limit is None or self.directory.committed < self.limit:
             if self.idle and not self._woken:
                 yield 0.05

@@ -1,0 +1,103 @@
+"""A handover that is given up: the old layout, and nothing left behind (design, section 14)."""
+
+import pytest
+
+from rhinoctl import limits
+from rhinoctl.ids import Vnode
+from rhinoctl.protocol.handover import Phase
+from tests.fakes.world import World
+
+
+def left_behind(world: World, worker: str) -> list[str]:
+    """Everything under the job's directory of a worker that speaks of a copy or of a half-made
+    file."""
+    disk = world.hosts[worker].disk
+    root = f"jobs/{world.uid()}"
+    found = []
+    for vnode in disk.list(f"{root}/ckpt"):
+        found += [f"{vnode}/{name}" for name in disk.list(f"{root}/ckpt/{vnode}")]
+    return [name for name in found if "." in name]
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+def test_an_abort_while_copying_leaves_no_partial_files(chunks: int) -> None:
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    operation = world.rescale(3)
+
+    def abort() -> None:
+        assert world.controller is not None
+        controller = world.controller
+        controller.submit(lambda: controller.abort(operation, _reason()))
+
+    trap = world.trap("w3", "send FetchChunk", abort, skip=chunks)
+    world.until_sprung(trap)
+    assert world.until_ended(operation).phase is Phase.ABORTED
+    world.run(limits.TIDY_S + 5.0)
+    assert left_behind(world, "w3") == []
+    assert world.hosts["w3"].disk.list(f"jobs/{world.uid()}/ckpt") == []
+    assert world.hosts["w3"].instances == {}, "the instance started for it is ended"
+    assert {world.epoch().routes[v].owner for v in world.epoch().vnodes()} == {"i0", "i1"}
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
+
+
+def _reason():  # type: ignore[no-untyped-def]
+    from rhinoctl.protocol.views import AbortRequest
+
+    return AbortRequest(reason="a test")
+
+
+@pytest.mark.parametrize("phase", [Phase.PLANNED, Phase.WARMING, Phase.ARMED])
+def test_an_abort_before_the_marker_ends_at_one_of_the_two_layouts(phase: Phase) -> None:
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    operation = world.handover([0], "i1")
+    if phase is not Phase.PLANNED:
+        trap = world.trap("controller", "store.write op/", _nothing, holding=f"phase={phase.value}")
+        world.until_sprung(trap)
+    world.abort(operation)
+    view = world.until_ended(operation)
+    assert view.phase in (Phase.ABORTED, Phase.COMPLETE)
+    owner = world.epoch().routes[Vnode(0)].owner
+    assert owner == ("i1" if view.phase is Phase.COMPLETE else "i0")
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
+
+
+def _nothing() -> None:
+    pass
+
+
+def test_another_handover_can_follow_an_abort() -> None:
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    operation = world.rescale(3)
+    trap = world.trap("w3", "send FetchChunk", _nothing, skip=1)
+    world.until_sprung(trap)
+    world.abort(operation)
+    assert world.until_ended(operation).phase is Phase.ABORTED
+    again = world.rescale(3)
+    assert world.until_ended(again).phase is Phase.COMPLETE
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
+
+
+def test_a_worker_that_takes_no_part_any_more_keeps_nothing() -> None:
+    """Its instances end, its copies and its log go, once all others are past it."""
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    assert world.until_ended(world.rescale(3)).phase is Phase.COMPLETE
+    world.until(lambda: query.directory.committed >= 30)
+    assert world.until_ended(world.rescale(2)).phase is Phase.COMPLETE
+    world.until(lambda: "w3" not in world.epoch().workers)
+    world.until(lambda: world.hosts["w3"].disk.list("jobs") == [], "w3 to forget the job")
+    assert world.hosts["w3"].instances == {}
+    world.until(lambda: query.directory.committed >= 45)
+    assert world.until_ended(world.rescale(3)).phase is Phase.COMPLETE
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []

@@ -1,0 +1,82 @@
+"""Jobs come and go, and two of them share workers."""
+
+from random import Random
+
+import pytest
+
+from rhinoctl.ids import JobName
+from tests.fakes.world import World
+
+
+def test_a_deleted_job_leaves_nothing() -> None:
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    query.limit = 0
+    world.until(lambda: not query.running)
+    world.run(6.0)
+    world.delete()
+    world.until(lambda: all(h.disk.list("jobs") == [] for h in world.hosts.values()))
+    assert all(host.instances == {} for host in world.hosts.values())
+    world.until(lambda: _jobs(world) == ())
+    again = world.start_query()
+    world.finish(again, batches=10)
+
+
+def _jobs(world: World):  # type: ignore[no-untyped-def]
+    assert world.controller is not None
+    return world.controller.job_list().jobs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_loss_of_power_brings_a_deleted_job_back(seed: int) -> None:
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    query.kill()
+    world.run(6.0)
+    host = world.hosts["w1"]
+    trap = world.trap("w1", "disk.remove", lambda: host.power_loss(Random(seed)), holding=".gone")
+    trap.skip = 1
+    world.delete()
+    world.until_sprung(trap)
+    host.start_agent()
+    world.until(lambda: host.disk.list("jobs") == [])
+    world.until(lambda: _jobs(world) == ())
+
+
+def test_a_job_may_be_deleted_while_it_is_being_installed() -> None:
+    world = World(workers=2)
+    query = world.start_query(settled=False)
+    trap = world.trap("controller", "send Seal", query.kill)
+    world.until_sprung(trap)
+    world.delete()
+    world.run(60.0)
+    assert _jobs(world) == ()
+    world.finish(world.start_query(), batches=8)
+
+
+def test_two_jobs_on_the_same_workers_with_instances_of_the_same_names() -> None:
+    world = World(workers=2)
+    one = world.start_query(job=JobName("one"))
+    two = world.start_query(job=JobName("two"))
+    moved = world.handover([0, 1], "i1", job=JobName("two"))
+    world.until_ended(moved)
+    world.finish(one, batches=25)
+    world.finish(two, batches=25)
+    assert one.failures == two.failures == []
+
+
+def test_one_job_with_an_unreadable_log_does_not_take_the_others_along() -> None:
+    world = World(workers=2)
+    one = world.start_query(job=JobName("one"))
+    two = world.start_query(job=JobName("two"))
+    world.until(lambda: min(one.directory.committed, two.directory.committed) >= 10)
+    host = world.hosts["w1"]
+    host.kill_agent()
+    root = f"jobs/{world.uid(JobName('one'))}/log"
+    older = sorted(host.disk.list(root))[1]
+    host.disk.corrupt(f"{root}/{older}", b"not a segment")
+    host.start_agent()
+    world.finish(two, batches=25)
+    assert two.failures == []
