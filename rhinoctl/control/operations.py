@@ -241,7 +241,7 @@ class Operations:
             before = self._applies(state.job, origin)
             if origin in known.epoch.instances and state.marker not in before:
                 before = {}  # it will be told
-            pause = _pause_s(before, self._applies(state.job, target), state.marker)
+            pause = pause_s(before, self._applies(state.job, target), state.marker)
             if pause is None:
                 return
             pauses.append(pause)
@@ -284,8 +284,11 @@ class Operations:
         """All that is wished of a worker, complete each time."""
         wished = []
         for document in self.registry.jobs.values():
-            if document.deleted or self._has_left(document, worker):
+            if document.deleted:
                 wished.append(m.DesiredJob(spec=document.spec, dropped=True))
+            elif self._has_left(document, worker):
+                epoch = self.jobs.epoch(document)
+                wished.append(m.DesiredJob(spec=document.spec, left=epoch.number))
             elif worker in self._concerned(document):
                 wished.append(self._wish(document, worker))
         return tuple(wished)
@@ -374,7 +377,7 @@ def _progress(state: hm.Handover, moved: int, of: int, following: int) -> str:
     return f"{count} vnodes"
 
 
-def _pause_s(
+def pause_s(
     before: Mapping[BatchTime, float], after: Mapping[BatchTime, float], marker: BatchTime
 ) -> float | None:
     """The gap over the marker beyond the usual one (design, section 13), in seconds.
