@@ -233,6 +233,12 @@ def _error(name: JobName, fault: batches.Fault) -> RhinoError:
                 remedy=f"restore Spark's checkpoint directory, or accept a new stream over the same"
                 f" state: `rhinoctl job bind {name} --new-stream`",
             )
+        case kinds.RELEASED:
+            return IdentityChanged(
+                f"job {name}: {fault.detail}",
+                remedy="start the query again; if Spark asks for this batch once more, restore its"
+                " checkpoint directory as it was: the batch is applied, nothing was lost",
+            )
         case kinds.POISON:
             return PoisonBatch(
                 f"job {name}: {fault.detail}",
