@@ -5,6 +5,7 @@ waits for all (design, section 5). A vnode that no batch has touched since its n
 needs no new one: its coverage moves on.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, RhinoError
 from rhinoctl.ids import BASE, KEY_GROUPS, BatchTime, InstanceId, Vnode
 from rhinoctl.protocol import messages as m
-from rhinoctl.state.checkpoints import Level
+from rhinoctl.state.checkpoints import Level, VnodeCheckpoints
 from rhinoctl.state.hashing import Steps
 from rhinoctl.state.manifests import Manifest
 
@@ -41,7 +42,8 @@ class Upkeep:
         self._job = job
         self._due: dict[InstanceId, list[Vnode]] = {}
         self._credit: dict[InstanceId, float] = {}
-        self._busy: set[Vnode] = set()
+        self._writing: set[Vnode] = set()
+        self._suspected: set[tuple[Vnode, str]] = set()
         self._work: deque[Work] = deque()
         self._released = BASE
         self._since_trim = 0
@@ -72,17 +74,25 @@ class Upkeep:
 
     def suspect(self, vnode: Vnode, checkpoint_id: str) -> None:
         """Somebody found a checkpoint bad: verify it, and set it aside if it is."""
-        kept = self.holdings.of(vnode)
-        known = any(each.checkpoint_id == checkpoint_id for each in kept.complete())
-        if not known or vnode in self._busy:
+        if (vnode, checkpoint_id) in self._suspected:
             return
+        kept, leases = self.holdings.of(vnode), self.holdings.leases
+        holder = f"verify {checkpoint_id}"
 
-        def failed(fault: Exception) -> None:
-            if isinstance(fault, CorruptFile):
+        def steps() -> Steps[None]:
+            if _has(kept, checkpoint_id):
+                leases.take(vnode, checkpoint_id, holder, until=math.inf)
+                yield from kept.verify(checkpoint_id, Level.HASHES)
+
+        def ended(fault: Exception | None) -> None:
+            leases.release(holder)
+            self._suspected.discard((vnode, checkpoint_id))
+            if isinstance(fault, CorruptFile) and _has(kept, checkpoint_id):
                 kept.set_aside(checkpoint_id, fault.message)
                 event("checkpoint-bad", vnode=vnode, checkpoint=checkpoint_id, fault=fault.message)
 
-        self.work(kept.verify(checkpoint_id, Level.HASHES), lambda _: None, failed, vnode)
+        self._suspected.add((vnode, checkpoint_id))
+        self.work(steps(), ended, ended, vnode)
 
     # --- taking checkpoints ----------------------------------------------------------------------
 
@@ -91,7 +101,7 @@ class Upkeep:
         return tuple(
             vnode
             for vnode in self._due.get(instance.id, ())
-            if vnode not in self._busy and self._is_new(vnode, instance.applied.get(vnode, BASE))
+            if not self.is_busy(vnode) and self._is_new(vnode, instance.applied.get(vnode, BASE))
         )
 
     def _is_new(self, vnode: Vnode, covers: BatchTime) -> bool:
@@ -100,7 +110,7 @@ class Upkeep:
 
     def begin_checkpoint(self, vnode: Vnode, covers: BatchTime) -> tuple[str, str]:
         """An id and a directory for a new checkpoint."""
-        self._busy.add(vnode)
+        self._writing.add(vnode)
         for queue in self._due.values():
             if vnode in queue:
                 queue.remove(vnode)
@@ -112,9 +122,9 @@ class Upkeep:
         self, vnode: Vnode, checkpoint_id: str, answer: m.Checkpointed | None
     ) -> None:
         """Hash and publish what RocksDB wrote, in slices between messages."""
+        self._writing.discard(vnode)
         if answer is None:
             self.holdings.of(vnode).abandon(checkpoint_id)
-            self._busy.discard(vnode)
             return
         epoch = self._job.epoch()
         vnodes = self._job.spec.vnodes
@@ -149,7 +159,6 @@ class Upkeep:
         vnode: Vnode,
     ) -> None:
         """Take on work on a vnode's checkpoints, to be done in slices by `step`."""
-        self._busy.add(vnode)
         self._work.append(Work(vnode, steps, done, failed))
 
     @property
@@ -159,7 +168,7 @@ class Upkeep:
 
     def is_busy(self, vnode: Vnode) -> bool:
         """Whether somebody works on the vnode's checkpoints."""
-        return vnode in self._busy
+        return vnode in self._writing or any(work.vnode == vnode for work in self._work)
 
     def step(self) -> None:
         """Do one slice of the work taken on."""
@@ -169,16 +178,11 @@ class Upkeep:
         try:
             next(work.steps)
         except StopIteration as end:
-            self._end(work)
+            self._work.popleft()
             work.done(end.value)
         except (RhinoError, OSError) as fault:
-            self._end(work)
+            self._work.popleft()
             work.failed(fault)
-
-    def _end(self, work: Work) -> None:
-        self._work.remove(work)
-        if all(other.vnode != work.vnode for other in self._work):
-            self._busy.discard(work.vnode)
 
     # --- as batches are released -----------------------------------------------------------------
 
@@ -257,7 +261,7 @@ class Upkeep:
             return
         needed = self._needed()
         for vnode in self.holdings.vnodes():
-            if vnode in needed or vnode in self._busy or self.holdings.is_lent(vnode):
+            if vnode in needed or self.is_busy(vnode) or self.holdings.is_lent(vnode):
                 continue
             self.holdings.remove(vnode)
             event("copy-removed", job=self._job.spec.uid, vnode=vnode)
@@ -280,3 +284,7 @@ class Upkeep:
         freed = job.trim_log(through)
         if freed:
             event("log-trimmed", job=job.spec.uid, through=through, bytes=freed)
+
+
+def _has(kept: VnodeCheckpoints, checkpoint_id: str) -> bool:
+    return any(each.checkpoint_id == checkpoint_id for each in kept.complete())

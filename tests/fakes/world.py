@@ -12,8 +12,9 @@ Everything is repeated by the seed. An exception of a loop is the test's: in pro
 outlives it, here it is a fault that was found.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -24,6 +25,7 @@ from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, Wo
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import ENDED
+from rhinoctl.protocol.messages import decode
 from rhinoctl.protocol.ports import Address
 from tests.fakes.clock import FakeClock
 from tests.fakes.schedule import Schedule
@@ -40,22 +42,33 @@ PATIENCE_S = 120.0
 
 
 class HostsNetwork(FakeNetwork):
-    """Faults are of the network between hosts; what an agent says to its instances is not lost."""
+    """Faults are of the network between hosts; what an agent says to its instances is not lost.
+
+    `late_s` delays requests by their kind, e.g. ``{"FetchChunk": 20.0}``.
+    """
+
+    def __init__(self, chance: Random, clock: FakeClock, faults: Faults) -> None:
+        super().__init__(chance, clock, faults)
+        self.late_s: dict[str, float] = {}
 
     def transmit(self, request: Request) -> None:
-        if "/run/" not in request.to:
-            super().transmit(request)
-            return
-        faults, self.faults = self.faults, QUIET
-        super().transmit(request)
-        self.faults = faults
+        kind = type(decode(request.data)).__name__ if self.late_s else ""
+        with self._faults_on_the_way(request):
+            if kind in self.late_s:
+                request.started = True
+                self.after(self.late_s[kind], lambda: self._arrive(request))
+            else:
+                super().transmit(request)
 
     def answer(self, request: Request, *given: Any, **more: Any) -> None:
-        if "/run/" not in request.to:
+        with self._faults_on_the_way(request):
             super().answer(request, *given, **more)
-            return
-        faults, self.faults = self.faults, QUIET
-        super().answer(request, *given, **more)
+
+    @contextmanager
+    def _faults_on_the_way(self, request: Request) -> Iterator[None]:
+        faults = self.faults
+        self.faults = QUIET if "/run/" in request.to else faults
+        yield
         self.faults = faults
 
 

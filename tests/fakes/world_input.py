@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 
 import pyarrow as pa
 
@@ -24,35 +25,40 @@ def operator() -> BoundOperator:
     return declared.bind(FRAME)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Workload:
     """Rows by offset: row `i` is the same whoever asks, so that a batch is its two offsets.
 
-    `rows_max` bounds a batch; `vnodes` of those that the job has (`of`) ever get a row.
+    `rows_max` bounds a batch; only the first `vnodes` of those that the job has (`of`) ever get a
+    row, and from offset `quiet_from` on only the upper half of those.
     """
 
     keys: int = 40
     rows_max: int = 24
     vnodes: int = 8
     of: int = 8
+    quiet_from: float = inf
 
-    def key_names(self) -> list[str]:
-        """The keys, none of which lies in the vnodes that get nothing."""
+    def key_names(self, lowest: int = 0) -> list[str]:
+        """The keys of the vnodes that get rows."""
         names = [f"k{n}" for n in range(self.keys)]
-        return [name for name in names if vnode_of(name, self.of) < self.vnodes]
-
-    def row(self, offset: int, names: list[str]) -> Row:
-        """The row at an offset."""
-        return names[(offset * 7919 + offset // 97) % len(names)], offset % 1000 - 300
+        return [name for name in names if lowest <= vnode_of(name, self.of) < self.vnodes]
 
     def rows(self, start: int, end: int) -> list[Row]:
         """The rows in [start, end)."""
-        names = self.key_names()
-        return [self.row(offset, names) for offset in range(start, end)]
+        names, upper = self.key_names(), self.key_names(self.vnodes // 2)
+        return [
+            _row(offset, names if offset < self.quiet_from else upper)
+            for offset in range(start, end)
+        ]
 
     def size(self, batch: int) -> int:
         """How many rows Spark finds for a batch; now and then none."""
         return (batch * 13 + 7) % (self.rows_max + 1) if batch % 9 != 4 else 0
+
+
+def _row(offset: int, names: list[str]) -> Row:
+    return names[(offset * 7919 + offset // 97) % len(names)], offset % 1000 - 300
 
 
 def frame_of(rows: Iterable[Row]) -> pa.RecordBatch:

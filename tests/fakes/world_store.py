@@ -41,7 +41,8 @@ class LiveStore(FakeStore):
                 self._disk.append(f"{self._live}/{name}", [image])
             self._disk.link(f"{self._live}/{name}", f"{directory}/{name}")
             names.append(name)
-        self._disk.append(f"{directory}/{CURRENT}", ["\n".join(names).encode()])
+        listed = "\n".join(names).encode()
+        self._disk.append(f"{directory}/{CURRENT}", [b"%08x\n" % zlib.crc32(listed), listed])
         for old in self._disk.list(self._live):
             if old not in names:
                 self._disk.remove(f"{self._live}/{old}")
@@ -62,11 +63,11 @@ class DiskStores:
         store = LiveStore(self._disk, live)
         if base is None:
             return store
-        names = bytes(self._disk.read(f"{base}/{CURRENT}")).decode().split("\n")
-        for name in names:
+        checksum, _, listed = bytes(self._disk.read(f"{base}/{CURRENT}")).partition(b"\n")
+        _check(f"{base}/{CURRENT}", listed, checksum.decode(errors="replace"))
+        for name in listed.decode().split("\n"):
             image = bytes(self._disk.read(f"{base}/{name}"))
-            if f"{zlib.crc32(image):08x}" != name.partition("-")[2].removesuffix(".sst"):
-                raise CorruptFile(f"{base}/{name}: bad checksum", remedy="use another checkpoint")
+            _check(f"{base}/{name}", image, name.partition("-")[2].removesuffix(".sst"))
             self._disk.link(f"{base}/{name}", f"{live}/{name}")
             store.write(_entries(image))
         store.flush()
@@ -77,6 +78,11 @@ class DiskStores:
 
     def relieve(self) -> int:
         return 0
+
+
+def _check(path: str, data: bytes, checksum: str) -> None:
+    if f"{zlib.crc32(data):08x}" != checksum:
+        raise CorruptFile(f"{path}: bad checksum", remedy="use another checkpoint")
 
 
 def _entries(image: bytes) -> WriteBatch:
