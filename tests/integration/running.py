@@ -1,5 +1,6 @@
 """A real cluster and a real job for tests: processes to kill, events to await."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -112,7 +113,8 @@ class Running:
     def kill_job(self) -> None:
         """SIGKILL the driver, and wait until it and what it started are gone."""
         assert self._child is not None
-        os.kill(self._child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._child.pid, signal.SIGKILL)
         self._child.close()
         self._child = None
 
@@ -122,10 +124,16 @@ class Running:
         return self._child.returncode(60.0)
 
     def kill(self, name: str) -> int:
-        """SIGKILL an agent or the controller by its name; returns its pid."""
-        process = next(p for p in local.status(self.cluster).processes if p.name == name)
-        os.kill(process.pid, signal.SIGKILL)
-        return process.pid
+        """SIGKILL an agent or the controller by its name; returns its pid once it is gone."""
+        pid = self._process(name).pid
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 30.0
+        while self._process(name).alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return pid
+
+    def _process(self, name: str) -> local.LocalProcess:
+        return next(p for p in local.status(self.cluster).processes if p.name == name)
 
     def ended(self, op: str, *, within_s: float = 60.0) -> OperationView:
         """Wait for the end of an operation."""
