@@ -109,7 +109,9 @@ class Holdings:
     def base(self, vnode: Vnode, *, besides: tuple[str, ...] = ()) -> Base | None:
         """The newest base of a vnode, without some checkpoints; None if this copy is not whole."""
         base = next((one for one in self._bases(vnode) if one.name not in besides), None)
-        if base is None or self._whole.get(vnode) == base.name:
+        if base is None or self._job.state.decided is None:
+            return None
+        if self._whole.get(vnode) == base.name:
             return base
         if not self.log_continues(vnode, base.reach):
             return None
@@ -177,7 +179,8 @@ class Holdings:
         return self._touched.get(vnode, BASE) > self.reach(vnode)
 
     def advance(self, vnode: Vnode, released: BatchTime) -> None:
-        """Every checkpoint since which nothing has touched the vnode reaches up to now."""
+        """Every checkpoint since which nothing has touched the vnode reaches up to now. For whole
+        copies only: nobody knows whether a batch that is not in the log has touched it."""
         touched = self.touched(vnode)
         for manifest in self.of(vnode).complete():
             if touched <= manifest.last_batch:

@@ -94,6 +94,8 @@ class Job:
             return
         before = self.state
         self.state, effects = worker.step(before, request)
+        if before.decided is not None and self.state.decided is None:
+            self._gaps += 1
         try:
             for effect in effects:
                 _EFFECTS[type(effect)](self, effect, envelope)
@@ -295,7 +297,7 @@ class Job:
 
     def continuity(self) -> tuple[int, int]:
         """Changes whenever what the log has of a vnode may have stopped to be contiguous: another
-        epoch, or a record whose predecessor is not here."""
+        epoch, a record whose predecessor is not here, or a decided one that was missed."""
         epoch = self.epoch()
         return (epoch.number if epoch is not None else 0, self._gaps)
 

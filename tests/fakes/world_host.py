@@ -95,7 +95,8 @@ class Host:
             while True:
                 process.touch("turn")
                 agent.step(0.0)
-                yield 0.001 if agent.has_work else limits.AGENT_WAIT_S
+                pause_s = limits.AGENT_WAIT_S * self._world.leisure
+                yield 0.001 if agent.has_work else pause_s
         except Killed:
             return
 

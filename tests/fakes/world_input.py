@@ -30,14 +30,14 @@ class Workload:
     """Rows by offset: row `i` is the same whoever asks, so that a batch is its two offsets.
 
     `rows_max` bounds a batch; only the first `vnodes` of those that the job has (`of`) ever get a
-    row, and from offset `quiet_from` on only the upper half of those.
+    row, and between two offsets, `quiet`, only the upper half of those.
     """
 
     keys: int = 40
     rows_max: int = 24
     vnodes: int = 8
     of: int = 8
-    quiet_from: float = inf
+    quiet: tuple[float, float] = (inf, inf)
 
     def key_names(self, lowest: int = 0) -> list[str]:
         """The keys of the vnodes that get rows."""
@@ -48,7 +48,7 @@ class Workload:
         """The rows in [start, end)."""
         names, upper = self.key_names(), self.key_names(self.vnodes // 2)
         return [
-            _row(offset, names if offset < self.quiet_from else upper)
+            _row(offset, upper if self.quiet[0] <= offset < self.quiet[1] else names)
             for offset in range(start, end)
         ]
 

@@ -62,6 +62,11 @@ class SparkDirectory:
     outputs: dict[BatchTime, list[Totals]] = field(default_factory=dict)
     inputs: dict[BatchTime, list[Row]] = field(default_factory=dict)
 
+    @property
+    def planned_to(self) -> int:
+        """The offset at which the batch after the planned ones will begin."""
+        return self.planned[max(self.planned)][1]
+
     def offsets(self, batch: int) -> tuple[str, str]:
         """Start and end of a planned batch as Spark's texts: rows, and the marker's count."""
         before = f"{self.planned[batch][0]}+{self.marks.get(batch - 1, 0)}"
@@ -207,7 +212,7 @@ class Query:
             )
             while not run.ended:
                 run.step(0.0)
-                yield 0.01
+                yield 0.01 * self._world.leisure
             state = run.state
             if state.phase is batches.Phase.DONE:
                 self._lineage = state.lineage

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+from math import inf
 
 import pytest
 
@@ -142,7 +143,7 @@ def test_a_copy_gathers_the_batches_between_an_old_checkpoint_and_its_own_log(
     workload = Workload()
     world = World(workers=3, workload=workload)
     query = warmed_up(world, batches=70)
-    workload.quiet_from = query.directory.planned[max(query.directory.planned)][1]
+    workload.quiet = (query.directory.planned_to, inf)
     world.network.late_s = {"FetchLog": 0.05}
     fetched = world.trap("w3", "send FetchLog", lambda: None, skip=3)
     operation = world.rescale(3)
