@@ -216,6 +216,11 @@ class World:
         """An operation, as the controller shows it."""
         return self.call(lambda c: c.operation(operation))
 
+    def controller_views(self) -> tuple[views.OperationView, ...]:
+        """All operations, as `op list` shows them."""
+        listed: views.OperationList = self.call(lambda c: c.operation_list())
+        return listed.operations
+
     def until_ended(self, operation: OpId, within_s: float = PATIENCE_S) -> views.OperationView:
         """Wait for an operation's end, over a restart of the controller if need be."""
 

@@ -1,0 +1,124 @@
+"""Handovers, kills and losses of power at random, first faults, then peace in which all must end.
+
+A seed that fails is printed with the assertion; ``RHINO_SEEDS=17 pytest …`` runs it alone, and
+``RHINO_SEEDS=100:200`` others.
+"""
+
+import os
+from random import Random
+
+import pytest
+
+from rhinoctl.errors import RhinoError
+from rhinoctl.protocol.handover import ENDED
+from tests.fakes.wire import QUIET, Faults
+from tests.fakes.world import World
+from tests.fakes.world_spark import Query
+
+UNSTEADY = Faults(delay_s=(0.0005, 0.01), lose_request=0.002, lose_answer=0.002, repeat=0.02)
+FAULTS = 8
+
+
+def seeds() -> range:
+    first, _, last = os.environ.get("RHINO_SEEDS", "0:20").partition(":")
+    return range(int(first), int(last) if last else int(first) + 1)
+
+
+class Chaos:
+    """Something happens to a world every now and then; what was ended is started again."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.world = World(
+            seed,
+            workers=3,
+            instances=self.chance.choice([1, 2, 3]),
+            faults=self.chance.choice([QUIET, UNSTEADY]),
+            leisure=2.0,
+        )
+        self.query = self.world.start_query()
+        self.done: list[str] = []
+
+    def happen(self) -> None:
+        """One event, named in `done`."""
+        events = [
+            self.move,
+            self.move,
+            self.rescale,
+            self.abort,
+            self.kill_instance,
+            self.kill_agent,
+            self.power_loss,
+            self.kill_controller,
+            self.kill_driver,
+        ]
+        event = self.chance.choice(events)
+        self.done.append(event.__name__)
+        event()
+
+    def move(self) -> None:
+        epoch = self.world.epoch()
+        vnodes = self.chance.sample(list(epoch.vnodes()), self.chance.randint(1, 3))
+        self._asked(lambda: self.world.handover(vnodes, self.chance.choice([*epoch.instances])))
+
+    def rescale(self) -> None:
+        self._asked(lambda: self.world.rescale(self.chance.randint(1, 4)))
+
+    def abort(self) -> None:
+        running = [o.id for o in self.world.controller_views() if o.phase not in ENDED]
+        for operation in running:
+            self._asked(lambda operation=operation: self.world.abort(operation))
+
+    def kill_instance(self) -> None:
+        host = self.chance.choice(list(self.world.hosts.values()))
+        if host.instances:
+            host.kill_pid(self.chance.choice(list(host.instances)))
+
+    def kill_agent(self) -> None:
+        host = self.chance.choice(list(self.world.hosts.values()))
+        host.kill_agent()
+        self.world.run(self.chance.uniform(0.0, 1.0))
+        host.start_agent()
+
+    def power_loss(self) -> None:
+        host = self.chance.choice(list(self.world.hosts.values()))
+        host.power_loss(self.chance)
+        self.world.run(self.chance.uniform(0.0, 1.0))
+        host.start_agent()
+
+    def kill_controller(self) -> None:
+        self.world.kill_controller()
+        self.world.run(self.chance.uniform(0.0, 1.0))
+        self.world.start_controller()
+
+    def kill_driver(self) -> None:
+        self.query.kill()
+        self.query = self.world.start_query(self.query.directory, settled=False)
+
+    def _asked(self, call) -> None:  # type: ignore[no-untyped-def]
+        try:
+            call()
+        except RhinoError as refused:
+            self.done[-1] += f" ({refused.code})"
+
+
+def peace(world: World, query: Query) -> None:
+    """No more faults: every operation ends, and the job goes on."""
+    world.network.faults = QUIET
+    for operation in world.controller_views():
+        if operation.phase not in ENDED:
+            world.until_ended(operation.id, within_s=900)
+    world.finish(query, batches=query.directory.committed + 5, within_s=900)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_whatever_happens(seed: int) -> None:
+    chaos = Chaos(seed)
+    try:
+        for _ in range(FAULTS):
+            chaos.world.run(chaos.chance.uniform(0.05, 1.0))
+            chaos.happen()
+        peace(chaos.world, chaos.query)
+    except BaseException as fault:
+        fault.add_note(f"seed {seed}: {', '.join(chaos.done)}; failures {chaos.query.failures}")
+        raise
