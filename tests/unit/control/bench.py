@@ -25,6 +25,7 @@ from rhinoctl.protocol import worker as machine
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import OperatorSpec, VnodeUse
 from rhinoctl.protocol.ports import Address, Envelope, Store
+from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.protocol.sessions import Lineage
 from rhinoctl.wire.holder import BatchRun
 from tests.fakes.clock import FakeClock
@@ -51,12 +52,14 @@ class Desk:
     state: machine.WorkerState
     epoch_from: BatchTime = BASE
     released: BatchTime = BASE
+    records: list[DecisionRecord] = field(default_factory=list)
     applies: dict[InstanceId, dict[BatchTime, float]] = field(default_factory=dict)
 
 
 class Worker:
     """An agent without disk and instances. `use` is what it reports of copies that it is to warm,
-    `ready` of instances; `silent`: it takes nothing and answers nothing."""
+    `ready` of instances, and it tells of applies up to `told_until`. `silent`: it takes nothing and
+    answers nothing; `mute`: it does not answer the controller."""
 
     def __init__(self, name: WorkerId, wire: FakeWire, clock: FakeClock) -> None:
         self.name = name
@@ -64,7 +67,9 @@ class Worker:
         self.desired: dict[JobUid, m.DesiredJob] = {}
         self.use = VnodeUse.FOLLOWING
         self.ready = True
+        self.told_until = BatchTime(1 << 30, 0)
         self.silent = False
+        self.mute = False
         self._wire = wire
         self._clock = clock
 
@@ -76,17 +81,13 @@ class Worker:
                 self._take(envelope)
 
     def restart(self) -> None:
-        """Know no more than the log: the newest record may not be decided."""
+        """Know no more than the log tells: its newest record may not be decided."""
         for desk in self.desks.values():
-            state = desk.state
-            newest, before = state.sealed or state.decided, None
-            if state.sealed is not None:
-                before = state.decided
-            desk.state = machine.WorkerState(
-                worker=self.name, session=state.session, decided=before, sealed=newest
-            )
+            desk.state, _ = machine.recovered(self.name, desk.state.session, tuple(desk.records))
 
     def _heartbeat(self, envelope: Envelope, message: m.Heartbeat) -> None:
+        if self.mute:
+            return
         for wish in message.jobs:
             uid = wish.spec.uid
             if wish.dropped or wish.left is not None:
@@ -132,7 +133,11 @@ class Worker:
                     incarnation=1,
                     ready=self.ready,
                     applied=None,
-                    applies=tuple(desk.applies.get(i, {}).items()),
+                    applies=tuple(
+                        item
+                        for item in desk.applies.get(i, {}).items()
+                        if item[0] <= self.told_until
+                    ),
                 )
                 for i in sorted(mine | set(wish.instances))
             },
@@ -155,6 +160,8 @@ class Worker:
         if isinstance(effect, machine.Decide):
             if effect.record.is_marker:
                 desk.epoch_from = effect.record.time
+        elif isinstance(effect, machine.SealRecord):
+            desk.records.append(effect.record)
         elif isinstance(effect, machine.Release):
             desk.released = max(desk.released, effect.time)
         elif isinstance(effect, machine.Reply):

@@ -335,21 +335,6 @@ def test_revisions_and_wakes_grow_over_a_restart() -> None:
     assert after.wake > before.wake
 
 
-def test_a_new_session_has_reported_nothing_yet() -> None:
-    """Invariant 7: what the driver before it had reached is not its own."""
-    bench = Bench()
-    bench.register()
-    driver = bench.driver("r1")
-    driver.go_on(2)
-    driver.poll()
-    bench.session("r2", takeover=True)
-    op = bench.handover(0, to="i0")
-    assert op.id == ""
-    op = bench.handover(0, to="i1")
-    bench.run(2.0)
-    assert bench.operation(op.id).phase.value == "warming"
-
-
 # --- epochs --------------------------------------------------------------------------------------
 
 

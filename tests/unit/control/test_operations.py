@@ -209,6 +209,27 @@ def test_complete_waits_for_a_driver_that_may_live() -> None:
     assert bench.operation(op).phase is Phase.COMPLETE
 
 
+def test_complete_waits_for_the_report_of_a_new_session() -> None:
+    """Invariant 7: what the driver before it had reached is not its own."""
+    bench = started()
+    driver = bench.driver()
+    driver.go_on(3)
+    op = bench.handover(0, to="i1").id
+    run_to(bench, op, Phase.ARMED, driver)
+    bench.workers[W1].mute = True
+    driver.go_on()
+    driver.poll()
+    later = bench.driver("r2", takeover=True)
+    bench.workers[W1].mute = False
+    bench.run(limits.HEARTBEAT_TIMEOUT_S + 0.5)
+    assert bench.operation(op).phase is Phase.MARKED
+    later.batch = driver.batch
+    later.go_on()
+    later.poll()
+    bench.run(0.5)
+    assert bench.operation(op).phase is Phase.COMPLETE
+
+
 def test_a_driver_that_died_is_not_waited_for_long() -> None:
     bench = started()
     driver = bench.driver()
@@ -290,21 +311,54 @@ def test_an_instance_that_owns_nothing_retires() -> None:
     assert bench.operation(op).pause_ms == 0.0
 
 
-def test_an_operation_goes_on_from_what_a_restarted_cluster_reports() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_operation_goes_on_from_what_a_restarted_cluster_reports(workers: int) -> None:
     """After a power loss of all, workers report an epoch in which an instance that has retired
     still owns vnodes; the next operation is planned on the newest that was ever decided."""
-    bench = started()
-    run_to(bench, bench.rescale(3).id, Phase.COMPLETE)
+    bench = started(workers=workers, instances=3)
     driver = bench.driver()
     driver.go_on(3)
     bench.run(limits.SESSION_LIVE_S + 1.0)
+    run_to(bench, bench.handover(0, to="i1").id, Phase.COMPLETE)
     run_to(bench, bench.rescale(2).id, Phase.COMPLETE)
+    assert [i.vnodes for i in bench.job().instances] == [(1, 3), (0, 2)]
     for worker in bench.workers.values():
         worker.restart()
     bench.restart_controller()
     bench.run(1.0)
     run_to(bench, bench.rescale(1).id, Phase.COMPLETE)
     assert [i.vnodes for i in bench.job().instances] == [(0, 1, 2, 3)]
+
+
+def test_a_retired_origin_stays_to_tell_its_last_apply() -> None:
+    bench = started(workers=1, instances=3)
+    driver = bench.driver()
+    driver.go_on(12)
+    uid = bench.job().uid
+    op = bench.rescale(2).id
+    run_to(bench, op, Phase.MARKED, driver)
+    bench.run(0.3)
+    assert set(bench.workers[W1].desired[uid].instances) == {"i0", "i1", "i2"}
+    run_to(bench, op, Phase.COMPLETE, driver)
+    driver.go_on(2)
+    bench.run(2.0)
+    assert set(bench.workers[W1].desired[uid].instances) == {"i0", "i1"}
+    assert bench.operation(op).pause_ms is not None
+
+
+def test_the_pause_waits_for_the_last_apply_of_the_origin() -> None:
+    bench = started()
+    driver = bench.driver()
+    driver.go_on(12)
+    bench.workers[W1].told_until = BatchTime(0, 10)
+    op = bench.handover(0, to="i1").id
+    run_to(bench, op, Phase.COMPLETE, driver)
+    driver.go_on(2)
+    bench.run(2.0)
+    assert bench.operation(op).pause_ms is None
+    bench.workers[W1].told_until = BatchTime(1, 0)
+    bench.run(2.0)
+    assert bench.operation(op).pause_ms is not None
 
 
 # --- redundancy after it -------------------------------------------------------------------------

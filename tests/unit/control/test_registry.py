@@ -168,8 +168,9 @@ def test_an_old_operation_that_ends_is_still_there(reopen: Reopen) -> None:
     put(registry, handover(1, phase=Phase.ARMED))
     for number in range(2, limits.OPERATIONS_KEPT + 12):
         put(registry, handover(number, phase=Phase.COMPLETE))
-    ended = put(registry, handover(1, phase=Phase.ABORTED))
-    assert registry.operation("op-1") == ended
+    for _ in range(2):  # it ends, and is measured
+        ended = put(registry, handover(1, phase=Phase.ABORTED))
+        assert registry.operation("op-1") == ended
     assert Registry(reopen()).operations == registry.operations
 
 
