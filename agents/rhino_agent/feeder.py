@@ -63,7 +63,8 @@ class Feeder:
         stranded = [
             vnode
             for vnode, at in instance.applied.items()
-            if (time := feeding.successor(view.batches, at)) is not None and not at.precedes(time)
+            if (time := feeding.successor(view.batches, at)) is not None
+            and not (at.precedes(time) and self._job.log.has(time, vnode))
         ]
         command = feeding.next_command(view)
         if stranded:
