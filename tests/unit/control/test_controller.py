@@ -253,6 +253,23 @@ def test_a_full_disk_refuses_calls_is_shown_and_heals() -> None:
     assert bench.controller.status().findings == ()
 
 
+def test_a_full_disk_refuses_a_session_that_waited() -> None:
+    store = FullStore()
+    bench = Bench(store=store)
+    bench.register()
+    bench.session("r1")
+    request = views.TakeSession(query_id="q1", run_id="r2", batch=0)
+    call = bench.submit(lambda c: c.take_session(NAME, request))
+    bench.run(1.0)
+    assert not call.ended
+    store.full = True
+    bench.until(lambda: call.ended, within_s=limits.SESSION_LIVE_S + 1.0)
+    with pytest.raises(Degraded):
+        call.result()
+    store.full = False
+    assert bench.session("r2").session == 3, "the number was not used up"
+
+
 def test_what_is_offered_was_persisted() -> None:
     """“Persist, then send”: a proposal that the store did not take is not offered."""
     store = FullStore()

@@ -129,6 +129,21 @@ def test_a_controller_that_dies_while_it_installs_a_job_goes_on() -> None:
     assert {d.state.epoch().number for w in bench.workers.values() for d in w.desks.values()} == {1}
 
 
+def test_an_installation_that_fails_is_tried_again_after_a_pause() -> None:
+    """Invariant 12: not in every turn of the loop, since each try takes a session number."""
+    bench = Bench(workers=2)
+    bench.run(1.0)
+    call = bench.submit(lambda c: c.register(registration()))
+    bench.workers["w2"].silent = True  # type: ignore[index]
+    bench.until(lambda: call.ended, within_s=limits.START_WAIT_S + 5.0)
+    with pytest.raises(DeadlineExceeded):
+        call.result()
+    tries = bench.job().session
+    assert 1 <= tries <= limits.START_WAIT_S / limits.FENCE_DEADLINE_S + 1
+    bench.workers["w2"].silent = False  # type: ignore[index]
+    bench.register()
+
+
 # --- sessions ------------------------------------------------------------------------------------
 
 
