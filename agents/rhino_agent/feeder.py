@@ -60,6 +60,8 @@ class Feeder:
 
     def _feed(self, instance: Instance) -> None:
         view = self._view(instance)
+        if view.pending is not None and self._is_past(instance, *view.pending):
+            return
         stranded = [
             vnode
             for vnode, at in instance.applied.items()
@@ -71,6 +73,22 @@ class Feeder:
             self._close(instance, min(stranded))
         elif command is not None:
             self._give(instance, command)
+
+    def _is_past(self, instance: Instance, time: BatchTime, owned: frozenset[Vnode]) -> bool:
+        """Whether an instance has applied the batch whose output it owes, and ends for it.
+
+        It does not apply a batch again, so the next incarnation makes the output, from a checkpoint
+        before the batch. There is one, since the batch is not released; if not, that is told.
+        """
+        if all(instance.applied.get(vnode, BASE) < time for vnode in owned):
+            return False
+        bases = [self._bases.base(vnode) for vnode in owned]
+        if all(base is not None and base[1] < time for base in bases):
+            instance.end(f"its output of batch {time} is gone")
+        else:
+            detail = f"the output of batch {time} by {instance.id} is gone and cannot be made again"
+            instance.refusal = (m.RefusalCode.FAULT, detail)
+        return True
 
     def _view(self, instance: Instance) -> feeding.Feed:
         job = self._job

@@ -57,7 +57,13 @@ class Holdings:
         self._loans: dict[Vnode, Loan] = {}
         for name in disk.list(self._root):
             self.of(Vnode(int(name)))
+        job.learn_released(self._covered())
         self.note_touched()
+
+    def _covered(self) -> BatchTime:
+        """The newest batch that a checkpoint here covers. None covers an unreleased one."""
+        taken = [one.covers for kept in self._kept.values() for one in kept.complete()]
+        return max([*taken, self.covers.newest()])
 
     def vnodes(self) -> tuple[Vnode, ...]:
         """Those of which there may be files."""

@@ -209,6 +209,11 @@ class Job:
             self.released = effect.time
             self.outputs.release(effect.time)
 
+    def learn_released(self, time: BatchTime) -> None:
+        """A checkpoint here has a batch, so that it is released: the log alone does not tell this
+        after a restart."""
+        self.released = max(self.released, time)
+
     def _reply(self, effect: worker.Reply, envelope: Envelope) -> None:
         self.ports.wire.reply(envelope, effect.message)
 
@@ -345,17 +350,6 @@ class Job:
         if self.told:
             for name in [n for n in self.instances if n not in wanted]:
                 self.instances.pop(name).stop()
-        self._end_those_past_their_output()
-
-    def _end_those_past_their_output(self) -> None:
-        """An instance that has applied a batch does not apply it again. If its output is not there
-        all the same, the next incarnation makes it, from checkpoint and log."""
-        for name, vnodes in self.unmade().items():
-            one = self.instances[name]
-            if one.ready and not one.busy:
-                places = [one.applied.get(vnode, BASE) for vnode in vnodes]
-                if any(place >= self.decided_time for place in places):
-                    one.end(f"its output of batch {self.decided_time} is gone")
 
     def drop(self) -> None:
         """The job leaves this worker: end its instances for good."""

@@ -46,6 +46,10 @@ class Covers:
         """How far the empty checkpoint reaches now."""
         return self._table.get((vnode, BASE_ID), BASE)
 
+    def newest(self) -> BatchTime:
+        """The newest batch that any checkpoint reaches by what is known here."""
+        return max(self._table.values(), default=BASE)
+
     def floor(self, vnode: Vnode, newest_first: Sequence[Manifest], *, keep: int = 2) -> BatchTime:
         """The last batch that may leave the log as far as this vnode goes.
 

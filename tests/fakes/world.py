@@ -158,14 +158,19 @@ class World:
         return controller.submit(lambda: function(controller))
 
     def call(self, function: Callable[[Controller], Any]) -> Any:
-        """A call of the API, as the CLI makes it; raises what the API refuses with."""
-        future = self.submit(function)
-        self.until(future.done, "an answer of the controller")
-        found = future.result()
-        if isinstance(found, Waiting):
-            self.until(found.answer.done, "a late answer of the controller")
-            return found.answer.result()
-        return found
+        """A call of the API, as the CLI makes it; raises what the API refuses with, and
+        ConnectionError if the controller ends meanwhile."""
+        future, asked = self.submit(function), self.controller
+        while True:
+            self.until(
+                lambda: future.done() or self.controller is not asked, "an answer of the controller"
+            )
+            if not future.done():
+                raise ConnectionResetError("the controller has ended")
+            found = future.result()
+            if not isinstance(found, Waiting):
+                return found
+            future = found.answer
 
     # --- jobs and operations ---------------------------------------------------------------------
 

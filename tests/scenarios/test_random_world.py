@@ -16,7 +16,7 @@ from tests.fakes.world import World
 from tests.fakes.world_spark import Query
 
 UNSTEADY = Faults(delay_s=(0.0005, 0.01), lose_request=0.002, lose_answer=0.002, repeat=0.02)
-FAULTS = 8
+FAULTS = 12
 
 
 def seeds() -> range:
@@ -51,7 +51,11 @@ class Chaos:
             self.power_loss,
             self.kill_controller,
             self.kill_driver,
+            self.ambush,
+            self.ambush,
+            self.ambush,
         ]
+        self.revive()
         event = self.chance.choice(events)
         self.done.append(event.__name__)
         event()
@@ -75,36 +79,60 @@ class Chaos:
             host.kill_pid(self.chance.choice(list(host.instances)))
 
     def kill_agent(self) -> None:
-        host = self.chance.choice(list(self.world.hosts.values()))
-        host.kill_agent()
-        self.world.run(self.chance.uniform(0.0, 1.0))
-        host.start_agent()
+        self.chance.choice(list(self.world.hosts.values())).kill_agent()
 
     def power_loss(self) -> None:
-        host = self.chance.choice(list(self.world.hosts.values()))
-        host.power_loss(self.chance)
-        self.world.run(self.chance.uniform(0.0, 1.0))
-        host.start_agent()
+        self.chance.choice(list(self.world.hosts.values())).power_loss(self.chance)
 
     def kill_controller(self) -> None:
         self.world.kill_controller()
-        self.world.run(self.chance.uniform(0.0, 1.0))
-        self.world.start_controller()
 
     def kill_driver(self) -> None:
         self.query.kill()
-        self.query = self.world.start_query(self.query.directory, settled=False)
+
+    def ambush(self) -> None:
+        """Something ends in the middle of what it does next."""
+        host = self.chance.choice(list(self.world.hosts.values()))
+        ends = {
+            host.name: self.chance.choice([host.kill_agent, lambda: host.power_loss(self.chance)]),
+            f"{host.name}/i{self.chance.randint(0, 3)}": lambda: host.power_loss(self.chance),
+            "controller": self.world.kill_controller,
+            self.query.name: self.query.kill,
+        }
+        process = self.chance.choice(list(ends))
+        step = self.chance.choice(["disk.", "disk.sync", "send ", "reply ", "store.write"])
+        self.world.trap(
+            process,
+            step,
+            ends[process],
+            after=self.chance.random() < 0.5,
+            skip=self.chance.randint(0, 25),
+        )
+        self.done[-1] += f" {process} {step}"
+
+    def revive(self) -> None:
+        """What is dead is started again."""
+        if self.world.controller is None:
+            self.world.start_controller()
+        for host in self.world.hosts.values():
+            if host.agent is None:
+                host.start_agent()
+        if not self.query.running:
+            self.query = self.world.start_query(self.query.directory, settled=False)
 
     def _asked(self, call) -> None:  # type: ignore[no-untyped-def]
         try:
             call()
         except RhinoError as refused:
             self.done[-1] += f" ({refused.code})"
+        except ConnectionError:
+            self.done[-1] += " (not answered)"
 
 
 def peace(world: World, query: Query) -> None:
     """No more faults: every operation ends, and the job goes on."""
     world.network.faults = QUIET
+    world.traps.clear()
     for operation in world.controller_views():
         if operation.phase not in ENDED:
             world.until_ended(operation.id, within_s=900)
@@ -116,8 +144,10 @@ def test_whatever_happens(seed: int) -> None:
     chaos = Chaos(seed)
     try:
         for _ in range(FAULTS):
-            chaos.world.run(chaos.chance.uniform(0.05, 1.0))
+            chaos.world.run(chaos.chance.uniform(0.05, 0.8))
             chaos.happen()
+        chaos.world.traps.clear()
+        chaos.revive()
         peace(chaos.world, chaos.query)
     except BaseException as fault:
         fault.add_note(f"seed {seed}: {', '.join(chaos.done)}; failures {chaos.query.failures}")

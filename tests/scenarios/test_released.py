@@ -1,0 +1,51 @@
+"""What is released stays so, and an output that is owed is made, over restarts of an agent."""
+
+from rhinoctl.protocol.handover import Phase
+from tests.fakes.world import World
+
+
+def test_a_restart_after_an_epoch_record_knows_that_the_batch_before_it_is_released() -> None:
+    """The newest record is no batch's then. A checkpoint that has the batch says that it is
+    released: nobody tries to make its output from a state that is past it."""
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    staged = world.trap(query.name, "staged", query.kill, after=True)
+    world.until_sprung(staged)
+    world.run(6.0)
+    operation = world.handover([0], "i1")
+    world.until_ended(operation)
+    for host in world.hosts.values():
+        host.power_loss()
+        host.start_agent()
+    world.run(5.0)
+    for host in world.hosts.values():
+        incarnations = [one.settings.incarnation for one in host.instances.values()]
+        assert max(incarnations) == 2, "no instance is started again and again"
+    later = world.start_query(query.directory)
+    world.finish(later, batches=20)
+    assert later.failures == []
+
+
+def test_the_output_of_a_marker_batch_is_made_again_after_its_epoch_left_the_log() -> None:
+    """The record names its epoch by number only; the record before it, which says what the epoch
+    is, outlives the trimming."""
+    world = World(workers=1)
+    query = world.start_query()
+    query.trigger_s = 0.02
+    world.until(lambda: query.directory.committed >= 60)
+    operation = world.handover([0], "i1")
+    world.until(lambda: world.operation(operation).phase is Phase.ARMED)
+    before = world.epoch().number
+    world.until(lambda: world.epoch().number > before)
+    query.kill()
+    host = world.hosts["w1"]
+    assert host.agent is not None
+    (desk,) = host.agent.desks.values()
+    desk.upkeep.trim()
+    desk.job.trim_log(desk.job.released)
+    host.power_loss()
+    host.start_agent()
+    later = world.start_query(query.directory)
+    world.finish(later, batches=80)
+    assert later.failures == []
