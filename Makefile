@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check e2e bench
+.PHONY: help setup demo test check e2e e2e-short bench
 
 help:  ## show the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -29,6 +29,9 @@ check: setup  ## formatting, lint, types and the house rules
 
 e2e: setup  ## run the slow and the end-to-end tests at full length
 	$(PYTEST) -m "slow or e2e" --timeout 3600
+
+e2e-short: setup  ## the part of the end-to-end tests that CI runs: real processes, really killed
+	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py
 
 bench: setup  ## measure what a handover costs, at 50 MB and at 1 GB of state
 	$(BIN)/python -m tests.bench.handover_pause

@@ -33,6 +33,10 @@ class RhinoError(Exception):
         self.message = message
         self.remedy = remedy
 
+    def __str__(self) -> str:
+        """For logs and for Spark, which show an exception as one text."""
+        return f"{self.message} [{self.code}; try: {self.remedy}]"
+
 
 class UsageError(RhinoError):
     """An argument that no state of the cluster could make right."""

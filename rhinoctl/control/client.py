@@ -24,6 +24,9 @@ T = TypeVar("T")
 CONNECT_S = 1.0
 """A controller is on this machine until TLS is on: it answers at once or is not there."""
 
+READ_S = 5.0
+"""What only looks is answered from the controller's memory."""
+
 ANSWER_S = 30.0
 """The longest call takes a session, for which the controller may wait for a silent worker."""
 
@@ -31,6 +34,10 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 UP = "start one with `rhinoctl local up`, or name the right one with --cluster or RHINO_CONTROLLER"
 LOOK = "see what happened with `rhinoctl status` and `rhinoctl op list` before you repeat it"
+
+STUCK = (
+    "look at the controller's log; on a local cluster, `rhinoctl local down` and `up` restart it"
+)
 
 ERRORS: Mapping[str, type[errors.RhinoError]] = {kind.code: kind for kind in errors.leaves()}
 
@@ -185,7 +192,8 @@ class ControlClient:
 
     def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
         try:
-            return self._http.request(method, path, content=content)
+            patience = httpx.Timeout(READ_S if method == "GET" else ANSWER_S, connect=CONNECT_S)
+            return self._http.request(method, path, content=content, timeout=patience)
         except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
             raise errors.NotRunning(
                 f"no controller answers at {self.address}: {fault}", remedy=UP
@@ -194,7 +202,7 @@ class ControlClient:
             reason = str(fault) or type(fault).__name__
             raise errors.DeadlineExceeded(
                 f"the controller at {self.address} did not answer {method} {path}: {reason}",
-                remedy=LOOK,
+                remedy=STUCK if method == "GET" else LOOK,
             ) from fault
 
 

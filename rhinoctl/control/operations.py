@@ -102,13 +102,14 @@ class Operations:
     def _begin(
         self, document: JobDocument, epoch: Epoch, kind: hm.Kind, plan: Plan, *, dry_run: bool
     ) -> views.OperationView:
-        targets = {plan.instances[i] for i in plan.moves.values()}
+        concerned = {plan.instances[i] for i in plan.moves.values()}
+        concerned |= {epoch.owner_worker(vnode) for vnode in plan.moves}
         addresses = self.fleet.addresses()
-        down = sorted(targets - set(self.fleet.live()))
-        if down and not dry_run:
+        down = sorted(concerned - set(self.fleet.live()))
+        if down:
             raise Refused(
-                f"worker {', '.join(down)} does not answer, and the plan needs it",
-                remedy="start its agent (`rhinoctl status` shows which), or choose another target",
+                f"worker {', '.join(down)} does not answer, and the move is from it or to it",
+                remedy="start its agent again (on a local cluster: `rhinoctl local up`)",
             )
         now = self.clock.wall()
         idle = dry_run or plan.empty

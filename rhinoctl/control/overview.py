@@ -30,10 +30,11 @@ class Overview:
         """The whole cluster, with what is wrong and what to type next."""
         workers = tuple(self._worker(name, seen) for name, seen in self.fleet.workers.items())
         jobs = self.job_list().jobs
+        away = {worker.id for worker in workers if worker.health is views.Health.DOWN}
         findings = (
             *_store_findings(self.store_fault),
             *_worker_findings(workers, self.fleet),
-            *_job_findings(jobs),
+            *_job_findings(jobs, away),
         )
         down = sum(worker.health is views.Health.DOWN for worker in workers)
         health = views.Health.OK
@@ -157,7 +158,7 @@ def _worker_findings(
         if worker.health is views.Health.OK:
             continue
         since = "never" if worker.seen_s is None else f"{worker.seen_s:.0f} s ago"
-        reason = fleet.workers[worker.id].detail
+        reason = fleet.workers[worker.id].detail.partition("\n")[0][:120]
         found.append(
             views.Finding(
                 what=f"worker {worker.id} is down, last seen {since}"
@@ -169,7 +170,8 @@ def _worker_findings(
     return tuple(found)
 
 
-def _job_findings(jobs: Iterable[views.JobView]) -> tuple[views.Finding, ...]:
+def _job_findings(jobs: Iterable[views.JobView], down: set[WorkerId]) -> tuple[views.Finding, ...]:
+    """Instances that are not ready, but for those of workers that are down: said already."""
     return tuple(
         views.Finding(
             what=f"instance {instance.id} of job {job.name} on worker {instance.worker}"
@@ -179,5 +181,5 @@ def _job_findings(jobs: Iterable[views.JobView]) -> tuple[views.Finding, ...]:
         )
         for job in jobs
         for instance in job.instances
-        if not instance.ready
+        if not instance.ready and instance.worker not in down
     )

@@ -48,7 +48,7 @@ SEED = 42
 LOOK_S = 0.25
 """Between two looks at the cluster: a handover's phases are seen as they happen."""
 
-SILENCE_S = 180.0
+SILENCE_S = 420.0
 """The longest between two events of the job: Spark starts, or the result is compared."""
 
 AFTER_S = 20.0

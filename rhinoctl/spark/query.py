@@ -4,6 +4,10 @@ Facts of PySpark 4.2 and 4.3, held by ``tests/integration/test_query_facts.py``.
 """
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +46,29 @@ def check_session(spark: object) -> None:
         raise UnsupportedSpark(
             f"PySpark {pyspark.__version__}; rhinoctl needs 4.2 or later",
             remedy="pip install 'rhinoctl[spark]'",
+        )
+
+
+def check_workers_python(spark: SparkSession) -> None:
+    """Raise UnsupportedSpark if a local session's Python workers would not find rhinoctl.
+
+    Spark takes PYSPARK_PYTHON, or else whatever ``python3`` the PATH has, when the session is made.
+    """
+    context = spark.sparkContext
+    if not str(context.master).startswith("local"):
+        return
+    python = shutil.which(context.pythonExec) or context.pythonExec
+    if os.path.realpath(python) == os.path.realpath(sys.executable) and python == sys.executable:
+        return
+    probe = [python, "-c", "import rhinoctl.operators, pyarrow.flight"]
+    try:
+        found = subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0
+    except OSError:
+        found = False
+    if not found:
+        raise UnsupportedSpark(
+            f"Spark's Python workers run {python}, which has no rhinoctl",
+            remedy=f"set PYSPARK_PYTHON={sys.executable} before the session is made",
         )
 
 

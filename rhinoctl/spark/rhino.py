@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from rhinoctl import limits
 from rhinoctl.control.client import ControlClient, locate_controller, read_token
-from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError
+from rhinoctl.errors import DeadlineExceeded, MissingColumn, RhinoError, UsageError
 from rhinoctl.ids import JobName
 from rhinoctl.operators import BoundOperator, Operator, RunningAggregate, from_spec
 from rhinoctl.protocol import batches, views
@@ -31,7 +31,13 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import OperatorSpec
 from rhinoctl.spark.driver import BatchDriver, Decided
 from rhinoctl.spark.marker import MarkerBell
-from rhinoctl.spark.query import BatchFacts, QueryFacts, check_collations, check_session
+from rhinoctl.spark.query import (
+    BatchFacts,
+    QueryFacts,
+    check_collations,
+    check_session,
+    check_workers_python,
+)
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.source import mark, register
 from rhinoctl.spark.staging import StagePlan, stage
@@ -73,6 +79,7 @@ class Rhino:
         takeover: bool = False,
     ) -> None:
         check_session(spark)
+        check_workers_python(spark)
         if not job or not job.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"{job!r} is no name of a job", remedy="use letters, digits, - and _")
         located = locate_controller(controller)
@@ -128,6 +135,12 @@ class Rhino:
         self._bell.ring()
 
     def _bind(self, operator: Operator, frame: DataFrame) -> _Bound:
+        for column in operator.columns():
+            if column not in frame.columns:
+                raise MissingColumn(
+                    f"the frame has no column {column!r}; it has {', '.join(frame.columns)}",
+                    remedy="select or rename the column before the sink, or mend the declaration",
+                )
         check_collations(frame.schema, operator.columns())
         schema = to_arrow_schema(frame.schema, timezone="UTC")
         needed = [name for name in operator.columns() if name in schema.names]

@@ -163,7 +163,8 @@ class World:
         future, asked = self.submit(function), self.controller
         while True:
             self.until(
-                lambda: future.done() or self.controller is not asked, "an answer of the controller"
+                lambda future=future, asked=asked: future.done() or self.controller is not asked,
+                "an answer of the controller",
             )
             if not future.done():
                 raise ConnectionResetError("the controller has ended")

@@ -33,7 +33,7 @@ def running(tmp_path: Path) -> Iterator[Start]:
         each.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_t1_rescale_and_single_vnodes_under_load(running: Start) -> None:
     """T1, short: 2 → 4 → 3 instances and single vnodes while records flow; equal to Spark."""
     job = running(workers=3, seconds=15, state_mb=5)
@@ -55,7 +55,7 @@ def test_t1_rescale_and_single_vnodes_under_load(running: Start) -> None:
     assert job.result()["oracle"]["equal"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_driver_killed_in_mid_batch_and_replayed_in_another_split(running: Start) -> None:
     """Invariants 2 and 13: kill -9 of the driver between and within batches; the replay comes from
     another number of tasks."""
@@ -70,7 +70,8 @@ def test_driver_killed_in_mid_batch_and_replayed_in_another_split(running: Start
     assert job.result()["oracle"]["equal"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_t2a_last_commit_deleted_applies_nothing_twice(running: Start) -> None:
     """T2 (a): the batch that Spark repeats was applied already; state and output are unchanged."""
     job = running(workers=1, seconds=6)
@@ -87,7 +88,8 @@ def test_t2a_last_commit_deleted_applies_nothing_twice(running: Start) -> None:
     assert job.result()["oracle"]["equal"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_t2cd_another_identity_is_refused_and_a_new_stream_is_explicit(running: Start) -> None:
     """T2 (c, d): with lost metadata (Spark 4.3 refuses that itself), with another query's, or with
     an empty checkpoint, nothing is written; a new stream over the same state has to be asked for,
@@ -118,7 +120,8 @@ def test_t2cd_another_identity_is_refused_and_a_new_stream_is_explicit(running: 
     assert job.client.job(JOB).generation == before.generation + 1
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_instance_agent_and_controller_killed_under_load(running: Start) -> None:
     """Invariant 2, and design section 3: an instance comes back from checkpoint and log, an agent
     killed alone moves nothing and adopts its instances, a controller is not needed for batches."""
