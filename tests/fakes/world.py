@@ -160,18 +160,15 @@ class World:
     def call(self, function: Callable[[Controller], Any]) -> Any:
         """A call of the API, as the CLI makes it; raises what the API refuses with, and
         ConnectionError if the controller ends meanwhile."""
-        future, asked = self.submit(function), self.controller
-        while True:
-            self.until(
-                lambda future=future, asked=asked: future.done() or self.controller is not asked,
-                "an answer of the controller",
-            )
-            if not future.done():
-                raise ConnectionResetError("the controller has ended")
-            found = future.result()
-            if not isinstance(found, Waiting):
-                return found
-            future = found.answer
+        found = self._answer(self.submit(function))
+        return self._answer(found.answer) if isinstance(found, Waiting) else found
+
+    def _answer(self, future: "Future[Any]") -> Any:
+        asked = self.controller
+        self.until(lambda: future.done() or self.controller is not asked, "an answer of the API")
+        if not future.done():
+            raise ConnectionResetError("the controller has ended")
+        return future.result()
 
     # --- jobs and operations ---------------------------------------------------------------------
 
