@@ -1,0 +1,100 @@
+"""A worker whose disk refuses: it promises nothing that it cannot keep, and heals with the disk."""
+
+import errno
+
+import pytest
+
+from rhinoctl.protocol.handover import Phase
+from tests.fakes.world import World
+
+REFUSALS = {
+    "a put": ("disk.append", "/log/"),
+    "a seal": ("disk.sync", "/log/"),
+    "a session": ("disk.write_atomic", "session.json"),
+}
+
+
+class Refusing:
+    """A disk step of w1's agent fails for some times, or once half of it is done."""
+
+    def __init__(self, world: World, step: str, holding: str, *, after: bool, times: int) -> None:
+        self._world = world
+        self._arguments = ("w1", step, self._refuse)
+        self._more = {"holding": holding, "after": after}
+        self._left = times
+        self.refused = 0
+        self._arm()
+
+    def _arm(self) -> None:
+        self._world.trap(*self._arguments, **self._more)
+
+    def _refuse(self) -> None:
+        self.refused += 1
+        self._left -= 1
+        if self._left:
+            self._arm()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "half way"])
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_disk_that_is_full_for_a_moment(what: str, after: bool) -> None:
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 10)
+    times = 1 if (what, after) == ("a session", True) else 3
+    refusing = Refusing(world, *REFUSALS[what], after=after, times=times)
+    if what == "a session":
+        query.kill()
+        query = world.start_query(query.directory)
+    world.until(lambda: refusing.refused >= times)
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_a_record_whose_fsync_failed_is_not_believed_in_after_a_second_one() -> None:
+    """The kernel may have dropped the pages: the attempt is given up, not sealed again."""
+    world = World(workers=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 10)
+    refusing = Refusing(world, "disk.sync", "/log/", after=False, times=1)
+    world.until(lambda: refusing.refused == 1)
+    host = world.hosts["w1"]
+    assert host.agent is not None
+    (desk,) = host.agent.desks.values()
+    assert desk.job.state.opened is None
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_a_full_disk_of_a_target_delays_its_copy_only() -> None:
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    disk = world.hosts["w3"].disk
+    operation = world.rescale(3)
+    trap = world.trap("w3", "send FetchChunk", lambda: setattr(disk, "capacity_bytes", 0))
+    world.until_sprung(trap)
+    seen = query.directory.committed
+    world.run(20.0)
+    assert query.directory.committed > seen + 20, "nobody waits for a joining member"
+    disk.capacity_bytes = None
+    assert world.until_ended(operation).phase is Phase.COMPLETE
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
+def test_an_instance_that_cannot_write_is_started_again_until_it_can() -> None:
+    world = World(workers=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 10)
+    times: list[int] = []
+
+    def refuse() -> None:
+        times.append(1)
+        if len(times) < 3:
+            world.trap("w1/i0", "disk.append", refuse, holding="/out/")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.trap("w1/i0", "disk.append", refuse, holding="/out/")
+    world.until(lambda: len(times) == 3)
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
