@@ -1,0 +1,144 @@
+"""What an agent refuses, and what it makes of the controller's wishes."""
+
+from dataclasses import replace
+
+import xxhash
+
+from rhinoctl.ids import Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.ports import Address
+from rhinoctl.protocol.records import SliceName
+from tests.fakes.world import World
+
+
+class Bench:
+    """Worker w1 of a job that has run for a while and has no controller and no query any more."""
+
+    def __init__(self) -> None:
+        self.world = World(workers=2)
+        self.query = self.world.start_query()
+        self.world.until(lambda: self.query.directory.committed >= 10)
+        self.query.kill()
+        self.uid = self.world.uid()
+        self.world.kill_controller()
+        self.world.run(0.5)
+        self.host = self.world.hosts["w1"]
+
+    def ask(self, message: m.Message, payload: tuple[bytes, ...] = ()) -> m.Message:
+        call = self.world.network.call
+        return call(self.host.address, message, payload, timeout_s=5.0, origin=Address("a test"))[0]
+
+    def heartbeat(self, *jobs: m.DesiredJob, worker: str = "w1") -> m.Message:
+        header = m.Header(cluster="c")
+        return self.ask(m.Heartbeat(header=header, worker=WorkerId(worker), jobs=jobs))
+
+    def wish(self, **wishes: object) -> m.DesiredJob:
+        assert self.host.agent is not None
+        spec = self.host.agent.desks[self.uid].job.spec
+        return replace(m.DesiredJob(spec=spec), **wishes)  # type: ignore[arg-type]
+
+    def header(self, **changes: object) -> m.Header:
+        header = m.Header(cluster="c", job=self.uid, session=1000)
+        return replace(header, **changes)  # type: ignore[arg-type]
+
+
+def code(answer: m.Message) -> m.RefusalCode | None:
+    return answer.code if isinstance(answer, m.Refusal) else None
+
+
+def test_messages_of_another_cluster_job_or_worker_are_refused() -> None:
+    bench = Bench()
+    fence = m.Fence(header=bench.header())
+    assert code(bench.ask(fence)) is None
+    foreign = replace(fence, header=bench.header(cluster="another"))
+    assert code(bench.ask(foreign)) is m.RefusalCode.FOREIGN
+    unknown = replace(fence, header=bench.header(job=JobUid("another")))
+    assert code(bench.ask(unknown)) is m.RefusalCode.UNKNOWN_JOB
+    assert code(bench.heartbeat(worker="w2")) is m.RefusalCode.FOREIGN
+    assert code(bench.ask(m.StopInstance(header=bench.header()))) is m.RefusalCode.FOREIGN
+
+
+def test_a_put_whose_bytes_are_not_what_their_names_say_is_refused() -> None:
+    bench = Bench()
+    assert bench.host.agent is not None
+    state = bench.host.agent.desks[bench.uid].job.state
+    decided = state.sealed or state.decided
+    assert decided is not None
+    time = BatchTime(0, decided.time.batch + 1)
+    attempt = Attempt(1000, 1)
+    opening = m.Open(
+        header=bench.header(),
+        time=time,
+        attempt=attempt,
+        after=decided.id,
+        epoch=decided.next_epoch,
+    )
+    assert isinstance(bench.ask(opening), m.Done)
+    body = b"some bytes"
+    name = SliceName(
+        vnode=Vnode(0), rows=1, size=len(body), checksum=xxhash.xxh3_64_intdigest(body)
+    )
+    put = m.Put(
+        header=bench.header(),
+        time=time,
+        attempt=attempt,
+        channel=0,
+        task_attempt=1,
+        slices=(name,),
+    )
+    assert code(bench.ask(put, (b"other byte",))) is m.RefusalCode.FAULT
+    assert code(bench.ask(put, (b"some bytes and more",))) is m.RefusalCode.FAULT
+    assert code(bench.ask(put, ())) is m.RefusalCode.FAULT
+    assert isinstance(bench.ask(put, (body,)), m.Done)
+
+
+def test_instances_stay_until_the_controller_has_been_heard() -> None:
+    """A target that is wanted by a wish only is not ended because its agent was started again."""
+    bench = Bench()
+    bench.heartbeat(bench.wish(instances=(InstanceId("i7"),)))
+    bench.world.until(lambda: len(bench.host.pids("i7")) == 1)
+    bench.host.kill_agent()
+    bench.host.start_agent()
+    bench.world.run(3.0)
+    assert len(bench.host.pids("i7")) == 1
+    bench.heartbeat(bench.wish())
+    bench.world.run(1.0)
+    assert bench.host.pids("i7") == []
+
+
+def test_a_job_that_is_not_named_has_no_wishes_but_keeps_what_its_epoch_says() -> None:
+    bench = Bench()
+    bench.heartbeat(bench.wish(instances=(InstanceId("i7"),)))
+    bench.world.until(lambda: len(bench.host.pids("i7")) == 1)
+    bench.heartbeat()
+    bench.world.run(1.0)
+    assert bench.host.pids("i7") == []
+    assert len(bench.host.pids("i0")) == 1
+
+
+def test_old_news_that_a_worker_has_left_changes_nothing() -> None:
+    bench = Bench()
+    number = bench.world.epoch().number
+    bench.heartbeat(bench.wish(left=number))
+    bench.heartbeat(bench.wish(left=number - 1))
+    assert bench.host.agent is not None
+    assert bench.uid in bench.host.agent.desks
+
+
+def test_a_worker_that_has_left_removes_everything() -> None:
+    bench = Bench()
+    number = bench.world.epoch().number
+    bench.heartbeat(bench.wish(left=number + 1))
+    assert bench.host.disk.list("jobs") == []
+    assert bench.host.instances == {}
+
+
+def test_a_setback_of_an_instance_is_reported() -> None:
+    bench = Bench()
+    assert bench.host.agent is not None
+    instance = bench.host.agent.desks[bench.uid].job.instances[InstanceId("i0")]
+    instance.set_back("a test")
+    report = bench.heartbeat(bench.wish())
+    assert isinstance(report, m.WorkerReport)
+    assert report.jobs[bench.uid].instances[InstanceId("i0")].fault == "a test"
+    assert not report.jobs[bench.uid].instances[InstanceId("i0")].ready
