@@ -109,7 +109,8 @@ def _fault(
 def test_a_second_live_query_of_a_job_is_refused(
     spark: SparkSession, cluster: str, tmp_path: Path
 ) -> None:
-    """Invariant 10: one session per job; the first goes on."""
+    """Invariant 10: one session per job; the first goes on. On a machine so busy that the first is
+    not heard of for seconds, the second is refused as another query of the job."""
     options = {**EVENTS, "rate": 500, "base_ms": int(time.time() * 1000), "events": 5000}
     with (
         Rhino(spark, "api-two", controller=cluster, vnodes=8) as first,
@@ -128,7 +129,7 @@ def test_a_second_live_query_of_a_job_is_refused(
                 running.awaitTermination(1)
             query = start(spark, second, second.sink(COUNT, then=Collected()), tmp_path / "second")
             run_to_end(query)
-            assert isinstance(second.fault, SecondSession)
+            assert isinstance(second.fault, SecondSession | IdentityChanged)
             assert running.isActive
             assert first.fault is None
         finally:
