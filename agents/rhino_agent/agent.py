@@ -1,6 +1,6 @@
 """The agent's loop: one thread over the ports, for all jobs of its worker."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,6 +8,7 @@ from typing import Protocol
 from rhino_agent.copies import Copies
 from rhino_agent.feeder import Feeder
 from rhino_agent.holdings import Holdings
+from rhino_agent.instances import known_instances
 from rhino_agent.job import Job
 from rhino_agent.ports import Ports, event
 from rhino_agent.report import job_report
@@ -54,15 +55,21 @@ class Desk:
     feeder: Feeder
     serving: Serving
 
-    def turn(self) -> None:
-        """Look at the job's affairs, then do a slice of background work."""
-        self.job.reconcile_instances()
-        self.upkeep.tick()
-        self.copies.tick()
+    def affairs(self) -> tuple[Callable[[], None], ...]:
+        """What is looked at in every turn, in this order."""
+        return (
+            self.job.reconcile_instances,
+            self.upkeep.tick,
+            self.copies.tick,
+            self.note_whole,
+            self.feeder.feed,
+            self.job.answer_applied,
+            self.upkeep.step,
+        )
+
+    def note_whole(self) -> None:
+        """Tell the worker machine which copies are whole."""
         self.job.note_whole(self.copies.whole())
-        self.feeder.feed()
-        self.job.answer_applied()
-        self.upkeep.step()
 
 
 class Agent:
@@ -113,8 +120,9 @@ class Agent:
             taken += 1
             envelope = self._ports.wire.receive(0) if taken < limits.MESSAGES_A_TURN else None
         for uid, desk in list(self._desks.items()):
-            with self._told(f"turn of job {uid}"):
-                desk.turn()
+            for affair in desk.affairs():
+                with self._told(f"turn of job {uid}"):
+                    affair()
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -203,23 +211,27 @@ class Agent:
         desk = self._desks.get(uid)
         if wish.dropped or wish.left is not None:
             if wish.dropped or (desk is not None and _is_past(desk.job, wish.left)):
-                self._drop(uid, desk)
+                self._drop(wish.spec, desk)
         elif uid not in self._unreadable:
             if desk is None:
                 desk = self._take_on(wish.spec)
             desk.job.desired, desk.job.told = wish, True
 
-    def _drop(self, uid: JobUid, desk: Desk | None) -> None:
+    def _drop(self, spec: JobSpec, desk: Desk | None) -> None:
         """The job is deleted, or has left this worker: end its instances and remove everything.
 
         The new name is durable before anything is removed: no crash brings part of it back."""
+        uid = spec.uid
         if desk is not None:
             desk.copies.drop()
             desk.job.drop()
             del self._desks[uid]
-        elif uid not in self._unreadable:
+        elif uid in self._unreadable:
+            del self._unreadable[uid]
+            for instance in known_instances(self._ports, spec, f"jobs/{uid}", lambda _: None):
+                instance.stop()
+        else:
             return
-        self._unreadable.pop(uid, None)
         gone = f"jobs/{uid}{_GONE}"
         self._disk.remove(gone)
         self._disk.rename(f"jobs/{uid}", gone)

@@ -150,6 +150,7 @@ class Instance:
             self._end_stray(self._stray, now)
         if not self.alive:
             if self._started_at is None or now - self._started_at >= limits.INSTANCE_RESTART_S:
+                self._started_at = self._heard_at = now
                 self._start(now)
         elif not self.ready and not self.busy:
             if now - self._heard_at > limits.COMMAND_DEADLINE_S:
@@ -226,7 +227,6 @@ class Instance:
             listen=self._birth.listen,
         )
         ports.disk.write_atomic(self._birth_path, codec.dumps(self._birth))
-        self._started_at = self._heard_at = now
         event("instance-started", instance=self.id, pid=process.pid, incarnation=incarnation)
 
     def _socket(self) -> str:
@@ -282,3 +282,15 @@ class Instance:
     def _header(self) -> m.Header:
         header = self._ports.header(self._spec.uid)
         return m.Header(cluster=header.cluster, job=header.job, incarnation=self._birth.incarnation)
+
+
+def known_instances(
+    ports: Ports, spec: JobSpec, root: str, on_ready: Callable[[InstanceId], None]
+) -> list[Instance]:
+    """The instances of a job that were started here before and not ended for good."""
+    names = [
+        name.removesuffix(".json")
+        for name in ports.disk.list(f"{root}/instances")
+        if name.endswith(".json") and not name.endswith(".settings.json")
+    ]
+    return [Instance(ports, spec, root, InstanceId(name), on_ready) for name in names]

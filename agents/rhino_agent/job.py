@@ -15,7 +15,7 @@ from typing import Any
 
 import xxhash
 
-from rhino_agent.instances import Instance
+from rhino_agent.instances import Instance, known_instances
 from rhino_agent.outputs import Outputs
 from rhino_agent.ports import Ports, event
 from rhinoctl import limits
@@ -36,7 +36,7 @@ class Job:
     """A job's durable state on this worker and the volatile view that its loop works with.
 
     `told` says that the controller's wishes are known: until then nothing is ended or removed for
-    want of a wish.
+    want of a wish. `pressed` says that the disk has refused something: what may go should go.
     """
 
     def __init__(self, ports: Ports, spec: JobSpec) -> None:
@@ -49,7 +49,7 @@ class Job:
         self.outputs = Outputs(ports, self.root)
         self.instances: dict[InstanceId, Instance] = {}
         self.desired = m.DesiredJob(spec=spec)
-        self.told = False
+        self.told = self.pressed = False
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []
@@ -75,12 +75,11 @@ class Job:
             self.released = state.decided.time
         elif state.decided is not None:
             self.released = _before(self.log, state.decided.time)
-        for name in disk.list(f"{self.root}/instances"):
-            if name.endswith(".json") and not name.endswith(".settings.json"):
-                self.instance(InstanceId(name.removesuffix(".json")))
+        known = known_instances(self.ports, self.spec, self.root, self.outputs.find)
+        self.instances = {instance.id: instance for instance in known}
         for writer in self.outputs.instances():
-            known = self.instances.get(writer)
-            if known is None or not known.alive:
+            instance = self.instances.get(writer)
+            if instance is None or not instance.alive:
                 self.outputs.forget(writer)
         return state
 
@@ -101,6 +100,7 @@ class Job:
                 _EFFECTS[type(effect)](self, effect, envelope)
         except OSError as fault:
             event("effects-failed", job=self.spec.uid, fault=fault)
+            self.pressed = True
             self._take_back(before, effects)
             self._refuse(envelope, m.RefusalCode.BUSY, f"the disk refuses: {fault}")
 
@@ -348,7 +348,11 @@ class Job:
         """Start what is wanted and stop what is not."""
         wanted = self.wanted_instances()
         for name in sorted(wanted):
-            self.instance(name).ensure_running()
+            instance = self.instance(name)
+            try:
+                instance.ensure_running()
+            except OSError as fault:
+                instance.set_back(f"it cannot be started: {fault}")
         if self.told:
             for name in [n for n in self.instances if n not in wanted]:
                 self.instances.pop(name).stop()

@@ -201,6 +201,9 @@ class Upkeep:
             self._tidy_at = now + limits.TIDY_S
             self.holdings.expire(now)
             self._remove_strangers()
+            if job.pressed:
+                job.pressed = False
+                self.trim()
 
     def _batch_released(self) -> None:
         job, holdings = self._job, self.holdings
@@ -267,11 +270,18 @@ class Upkeep:
             event("copy-removed", job=self._job.spec.uid, vnode=vnode)
 
     def trim(self) -> None:
-        """Remove from log and disk what no vnode here can need any more (design, section 5)."""
+        """Remove from log and disk what no vnode here can need any more (design, section 5).
+
+        On a full disk coverage cannot be made durable: what is durable already decides then, and
+        makes room.
+        """
         job, holdings = self._job, self.holdings
         if job.epoch() is None or job.state.decided is None:
             return
-        holdings.covers.persist()
+        try:
+            holdings.covers.persist()
+        except OSError as fault:
+            event("coverage-not-durable", job=job.spec.uid, fault=fault)
         floors = [job.released]
         for vnode in sorted(self._needed()):
             kept = holdings.of(vnode)

@@ -182,10 +182,11 @@ class FakeDisk:
     def _charge(self, size: int) -> None:
         if self.capacity_bytes is None:
             return
-        if self._bytes_used() + size > self.capacity_bytes:
+        if self.bytes_used() + size > self.capacity_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _bytes_used(self) -> int:
+    def bytes_used(self) -> int:
+        """Bytes of all files, each counted once."""
         files: dict[int, int] = {}
         pending = [self._root]
         while pending:

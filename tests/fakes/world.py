@@ -104,6 +104,7 @@ class World:
         }
         self.queries: list[Query] = []
         self.directories: list[SparkDirectory] = []
+        self.mishaps_expected = False
         self.controller: Controller | None = None
         self._controller_process: Process | None = None
         self._controller_wire: ProcessWire | None = None
@@ -300,6 +301,8 @@ class World:
             assert outputs[time], f"batch {time} has no output"
             for made in outputs[time]:
                 assert made == expected.outputs[time], f"output of batch {time}"
+        agents = [host.agent for host in self.hosts.values() if host.agent is not None]
+        assert self.mishaps_expected or not any(agent.mishaps for agent in agents)
         self.until(lambda: self._applied(job, max(inputs)), "all owners to be up to date")
         assert self.state(job) == expected.totals
 

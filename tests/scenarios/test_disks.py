@@ -29,6 +29,7 @@ class Refusing:
         self._world.trap(*self._arguments, **self._more)
 
     def _refuse(self) -> None:
+        self._world.mishaps_expected = True
         self.refused += 1
         self._left -= 1
         if self._left:
@@ -69,6 +70,7 @@ def test_a_full_disk_of_a_target_delays_its_copy_only() -> None:
     world = World(workers=3)
     query = world.start_query()
     world.until(lambda: query.directory.committed >= 20)
+    world.mishaps_expected = True
     disk = world.hosts["w3"].disk
     operation = world.rescale(3)
     trap = world.trap("w3", "send FetchChunk", lambda: setattr(disk, "capacity_bytes", 0))
@@ -98,3 +100,21 @@ def test_an_instance_that_cannot_write_is_started_again_until_it_can() -> None:
     world.until(lambda: len(times) == 3)
     world.finish(query, batches=query.directory.committed + 10)
     assert query.failures == []
+
+
+def test_a_disk_that_is_full_heals_when_what_may_go_has_gone() -> None:
+    """Batches are refused, so that none is released; trimming comes all the same."""
+    world = World(workers=1)
+    query = world.start_query()
+    query.trigger_s = 0.02
+    world.until(lambda: query.directory.committed >= 100)
+    host = world.hosts["w1"]
+    assert host.agent is not None
+    (desk,) = host.agent.desks.values()
+    world.mishaps_expected = True
+    refused = world.trap("w1", "reply Refusal", lambda: None)
+    before = desk.job.log.size()
+    host.disk.capacity_bytes = host.disk.bytes_used() + 1000
+    world.until_sprung(refused)
+    world.until(lambda: desk.job.log.size() < before)
+    world.finish(query, batches=query.directory.committed + 5)

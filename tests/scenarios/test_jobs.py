@@ -80,3 +80,8 @@ def test_one_job_with_an_unreadable_log_does_not_take_the_others_along() -> None
     host.start_agent()
     world.finish(two, batches=25)
     assert two.failures == []
+    one.kill()
+    world.run(20.0)
+    world.delete(JobName("one"))
+    world.until(lambda: host.disk.list("jobs") == [two.uid])
+    assert {one.settings.job.uid for one in host.instances.values()} == {two.uid}
