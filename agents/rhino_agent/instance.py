@@ -162,7 +162,7 @@ class Instance:
     # --- a batch ---------------------------------------------------------------------------------
 
     def _apply_batch(self, message: m.ApplyBatch) -> m.Message:
-        if self._last is not None and self._last[0] == message:
+        if self._last is not None and self._last[0] == message and self._have(message):
             return self._last[1]
         ahead = [v for v in message.vnodes if self._applied.get(v, message.time) >= message.time]
         if ahead:
@@ -186,6 +186,10 @@ class Instance:
             raise
         self._last = (message, answer)
         return answer
+
+    def _have(self, message: m.ApplyBatch) -> bool:
+        """Whether the batch is in the databases that are open now, and not in former ones."""
+        return all(self._applied.get(vnode) == message.time for vnode in message.vnodes)
 
     def _slices(self, message: m.ApplyBatch) -> Iterator[Slice]:
         """The record batches of the slices, checked, in their order."""

@@ -142,6 +142,20 @@ def test_a_batch_that_a_vnode_is_past_is_refused() -> None:
     assert set(bench.counts().values()) == {2}
 
 
+def test_the_same_command_is_carried_out_on_a_vnode_that_was_opened_anew() -> None:
+    bench = Bench()
+    command = bench.batch(0, vnodes=(Vnode(0),), owned=(), output="")
+    command = replace(command, parts=command.parts[:1])
+    assert command.parts[0].places[0].vnode == 0
+    bench.ask(command)
+    before = bench.counts()
+    bench.ask(m.CloseVnode(header=HEADER, vnode=Vnode(0)))
+    bench.open(0)
+    assert bench.counts() == {}
+    bench.ask(command)
+    assert bench.counts() == before
+
+
 def test_a_follower_makes_no_output_of_what_others_own() -> None:
     bench = Bench()
     bench.ask(bench.batch(0, owned=(Vnode(1),)))
