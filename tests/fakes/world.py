@@ -25,7 +25,7 @@ from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, Wo
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import ENDED
-from rhinoctl.protocol.messages import decode
+from rhinoctl.protocol.messages import Message, decode, encode
 from rhinoctl.protocol.ports import Address
 from tests.fakes.clock import FakeClock
 from tests.fakes.schedule import Schedule
@@ -44,14 +44,18 @@ PATIENCE_S = 120.0
 class HostsNetwork(FakeNetwork):
     """Faults are of the network between hosts; what an agent says to its instances is not lost.
 
-    `late_s` delays requests by their kind, e.g. ``{"FetchChunk": 20.0}``.
+    `late_s` delays requests by their kind, e.g. ``{"FetchChunk": 20.0}``; `rewrite` makes other
+    requests of them.
     """
 
     def __init__(self, chance: Random, clock: FakeClock, faults: Faults) -> None:
         super().__init__(chance, clock, faults)
         self.late_s: dict[str, float] = {}
+        self.rewrite: Callable[[Message], Message] | None = None
 
     def transmit(self, request: Request) -> None:
+        if self.rewrite is not None:
+            request.data = encode(self.rewrite(decode(request.data)))
         kind = type(decode(request.data)).__name__ if self.late_s else ""
         with self._faults_on_the_way(request):
             if kind in self.late_s:
