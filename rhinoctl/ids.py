@@ -42,8 +42,9 @@ class BatchTime(NamedTuple):
     def __str__(self) -> str:
         return f"{self.generation}/{self.batch}"
 
-    def precedes(self, later: "BatchTime") -> bool:
-        """Whether no batch can lie between the two: the next one, or a later generation's first."""
+    def may_precede(self, later: "BatchTime") -> bool:
+        """Whether `later` may be the next batch: the next id, or the first of a later generation.
+        Where a generation ends no number tells, so that only a `Link` knows of every gap."""
         if self.generation == later.generation:
             return later.batch == self.batch + 1
         return later.generation > self.generation and later.batch == 0

@@ -211,10 +211,7 @@ class Copies:
         controller has asked the owner for."""
         if self._job.ports.clock.monotonic() - copy.started >= limits.FRESH_CHECKPOINT_S:
             return False
-        start = self._holdings.log_from(copy.vnode)
-        if start is None:
-            return self._job.state.decided is None or covers < self._job.decided_time
-        return covers < start and not covers.precedes(start)
+        return self._job.state.decided is None or covers < self._holdings.log_since(copy.vnode)
 
     def _ask_chunk(self, copy: Copy, manifest: Manifest, entry: FileEntry) -> None:
         disk = self._job.ports.disk

@@ -72,12 +72,13 @@ class Feeder:
     def _stranded(self, instance: Instance, view: feeding.Feed) -> list[Vnode]:
         """The open vnodes that the log does not lead on from where they stand: they are opened anew
         from a copy that it does."""
-        following = {at: feeding.successor(view.batches, at) for at in {*instance.applied.values()}}
+        following = {at: feeding.successor(view.links, at) for at in {*instance.applied.values()}}
         has = self._job.log.has
         return sorted(
             vnode
             for vnode, at in instance.applied.items()
-            if (time := following[at]) is not None and not (at.precedes(time) and has(time, vnode))
+            if (link := following[at]) is not None
+            and not (link.after == at and has(link.time, vnode))
         )
 
     def _is_past(self, instance: Instance, time: BatchTime, owned: frozenset[Vnode]) -> bool:
@@ -113,7 +114,7 @@ class Feeder:
             owned=owned,
             follow=follow,
             base=base,
-            batches=job.log.batches(floor, job.decided_time),
+            links=job.log.links(floor, job.decided_time),
             released=job.released,
             pending=None if unmade is None else (job.decided_time, unmade),
             checkpoint=self._bases.due(instance),

@@ -143,21 +143,20 @@ class Holdings:
     def log_through(self, vnode: Vnode, since: BatchTime) -> BatchTime:
         """Up to which decided batch the log has all of a vnode from the batch after `since`."""
         at = since
-        for time in self._job.log.batches(since, self._job.decided_time):
-            if not at.precedes(time) or not self._job.log.has(time, vnode):
+        for time, after in self._job.log.links(since, self._job.decided_time):
+            if at != after or not self._job.log.has(time, vnode):
                 break
             at = time
         return at
 
-    def log_from(self, vnode: Vnode) -> BatchTime | None:
-        """The first batch of the contiguous log of a vnode that ends at the newest decided."""
-        start: BatchTime | None = None
-        for time in reversed(self._job.log.batches(BASE, self._job.decided_time)):
-            gap = start is not None and not time.precedes(start)
-            if gap or not self._job.log.has(time, vnode):
+    def log_since(self, vnode: Vnode) -> BatchTime:
+        """After which batch the log has all of a vnode up to the newest decided."""
+        since = self._job.decided_time
+        for time, after in reversed(self._job.log.links(BASE, since)):
+            if time != since or not self._job.log.has(time, vnode):
                 break
-            start = time
-        return start
+            since = after
+        return since
 
     def look_again(self) -> None:
         """The log may have got a gap, or pieces that were missing: believe nothing remembered."""
@@ -168,7 +167,7 @@ class Holdings:
 
     def note_touched(self) -> None:
         """Look which vnodes the released batches have touched."""
-        for time in self._job.log.batches(self._noted, self._job.released):
+        for time, _ in self._job.log.links(self._noted, self._job.released):
             record = self._job.log.record(time)
             for vnode, rows in record.rows.items() if record is not None else ():
                 if rows:

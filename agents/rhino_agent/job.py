@@ -375,8 +375,8 @@ def _as_named(put: m.Put, envelope: Envelope) -> bool:
 
 def _before(log: WorkerLog, time: BatchTime) -> BatchTime:
     """The batch before `time` in the log: the newest that is surely released after a restart."""
-    earlier = log.batches(BASE, BatchTime(time.generation, time.batch - 1))
-    return earlier[-1] if earlier else BASE
+    record = log.record(time)
+    return record.link.after if record is not None else BASE
 
 
 _EFFECTS: dict[type, Callable[[Job, Any, Envelope], None]] = {

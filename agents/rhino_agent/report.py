@@ -74,14 +74,13 @@ def _vnode(
         use = VnodeUse.HELD if whole else VnodeUse.COPYING
     lag = 0
     if applied is not None:
-        lag = len(job.log.batches(applied, job.decided_time))
+        lag = len(job.log.links(applied, job.decided_time))
     copied, total = copies.progress(vnode)
     live = instance.state_bytes.get(vnode, 0) if instance is not None else 0
     return m.VnodeReport(
         use=use,
         instance=(target or owner) if applied is not None else None,
         covers=holdings.reach(vnode),
-        log_from=holdings.log_from(vnode) if use is VnodeUse.COPYING else None,
         applied=applied,
         lag_batches=lag,
         state_bytes=max(live, on_disk),

@@ -86,13 +86,13 @@ class Serving:
         header = job.ports.header(job.spec.uid)
         for vnode in request.vnodes:
             self._holdings.prolong(vnode)
-        following = job.log.batches(request.since, job.decided_time)
+        following = job.log.links(request.since, job.decided_time)
         if not following:
             job.ports.wire.reply(envelope, m.LogPiece(header=header, record=None))
             return
-        time = following[0]
+        time, after = following[0]
         lacking = [v for v in request.vnodes if not job.log.has(time, v)]
-        if not request.since.precedes(time) or lacking:
+        if request.since != after or lacking:
             self._refuse(envelope, f"the log here begins after batch {request.since}")
             return
         vnodes = frozenset(request.vnodes)

@@ -392,7 +392,7 @@ def pause_s(
         return 0.0
     past = sorted(time for time in before if time <= marker)
     future = min((time for time in after if time > marker), default=None)
-    if not past or future is None or not marker.precedes(future):
+    if not past or future is None or not marker.may_precede(future):
         return None
     recent = [before[time] for time in past[-11:]]
     gaps = [b - a for a, b in itertools.pairwise(recent)]

@@ -20,13 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rhinoctl.ids import BatchTime, Vnode
+from rhinoctl.protocol.records import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """All that the choice depends on, for one instance of one job.
 
-    `batches` are the decided batches of the log, in order. `owned` are the vnodes that the instance
+    `links` are the decided batches of the log, in order. `owned` are the vnodes that the instance
     answers for: under the newest epoch, and under that of the newest decided batch until its
     output is made. `follow` are those it shall follow; of those that are closed, `base` has the
     ones that can be opened, and what their newest local checkpoint covers. `pending` is the newest
@@ -37,7 +38,7 @@ class Feed:
     owned: frozenset[Vnode]
     follow: frozenset[Vnode]
     base: Mapping[Vnode, BatchTime]
-    batches: Sequence[BatchTime]
+    links: Sequence[Link]
     released: BatchTime
     pending: tuple[BatchTime, frozenset[Vnode]] | None
     checkpoint: Sequence[Vnode] = ()
@@ -109,14 +110,14 @@ def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
     """The earliest batch that one of these vnodes lacks, for all open vnodes that stand there."""
     places = {feed.applied[vnode] for vnode in of & feed.applied.keys()}
     for at in sorted(places):
-        time = successor(feed.batches, at)
-        if time is None or not at.precedes(time):
+        link = successor(feed.links, at)
+        if link is None or link.after != at:
             continue
+        time = link.time
         vnodes = frozenset(
             vnode
             for vnode in feed.applied.keys() & (feed.owned | feed.follow)
-            if successor(feed.batches, feed.applied[vnode]) == time
-            and feed.applied[vnode].precedes(time)
+            if feed.applied[vnode] == at
         )
         owing = feed.pending[1] if feed.pending is not None and feed.pending[0] == time else _NONE
         if not owing <= vnodes:  # one of them is behind a gap: the others wait for it
@@ -126,7 +127,11 @@ def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
     return None
 
 
-def successor(batches: Sequence[BatchTime], at: BatchTime) -> BatchTime | None:
-    """The first of the batches after `at`."""
-    place = bisect_right(batches, at)
-    return batches[place] if place < len(batches) else None
+def successor(links: Sequence[Link], at: BatchTime) -> Link | None:
+    """The first of the batches after `at`; there is a gap between if it follows another."""
+    place = bisect_right(links, at, key=_time_of)
+    return links[place] if place < len(links) else None
+
+
+def _time_of(link: Link) -> BatchTime:
+    return link.time

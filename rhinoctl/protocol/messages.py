@@ -210,13 +210,12 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnodeReport:
-    """One vnode's copy on one worker. `log_from` is the first batch of the contiguous log that
-    ends at the newest record; `covers` what the newest checkpoint here covers, None without one."""
+    """One vnode's copy on one worker; `covers` is what the newest checkpoint here covers, None
+    without one."""
 
     use: VnodeUse
     instance: InstanceId | None = None
     covers: BatchTime | None = None
-    log_from: BatchTime | None = None
     applied: BatchTime | None = None
     lag_batches: int = 0
     state_bytes: int = 0

@@ -41,6 +41,13 @@ ORIGIN = RecordId(Position(*BASE, 0), NO_ATTEMPT)
 """What precedes the first record of a job."""
 
 
+class Link(NamedTuple):
+    """A decided batch, and the one that it follows: what a gap in a log is told by."""
+
+    time: BatchTime
+    after: BatchTime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceName:
     """The rows of one vnode in one put: their number, size in bytes and checksum (xxh3-64)."""
@@ -109,6 +116,11 @@ class DecisionRecord:
     @property
     def time(self) -> BatchTime:
         return self.position.time
+
+    @property
+    def link(self) -> Link:
+        """Its place among the batches. An epoch record has that of the batch that it repeats."""
+        return Link(self.time, self.after.position.time)
 
     @property
     def is_batch(self) -> bool:

@@ -31,7 +31,7 @@ from rhinoctl.ids import Attempt, BatchTime, Vnode
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.messages import SlicePlace
 from rhinoctl.protocol.ports import Buffer, Disk
-from rhinoctl.protocol.records import DecisionRecord, Position, RecordId, SliceName, Winner
+from rhinoctl.protocol.records import DecisionRecord, Link, Position, RecordId, SliceName, Winner
 
 _HEAD = struct.Struct("<4sBIQQ")
 _MAGIC = b"RLOG"
@@ -92,7 +92,7 @@ class WorkerLog:
         self._root = root
         self._segments: dict[tuple[Position, Attempt, int], Segment] = {}
         self._by_time: dict[BatchTime, list[Segment]] = {}
-        self._order: list[BatchTime] | None = None
+        self._links: list[Link] | None = None
 
     def load(self) -> tuple[DecisionRecord, ...]:
         """Read every segment; those never sealed are removed. Returns the sealed records.
@@ -177,7 +177,7 @@ class WorkerLog:
         self._append(segment, _RECORD, codec.dumps(record), ())
         self._disk.sync([segment.path])
         segment.close(record)
-        self._order = None
+        self._links = None
 
     def add_piece(
         self,
@@ -213,11 +213,13 @@ class WorkerLog:
         """Bytes in all segments."""
         return sum(segment.size for segment in self._segments.values())
 
-    def batches(self, after: BatchTime, through: BatchTime) -> list[BatchTime]:
-        """The times of the sealed batches in (after, through], in order."""
-        if self._order is None:
-            self._order = sorted(time for time in self._by_time if self.record(time))
-        return self._order[bisect_right(self._order, after) : bisect_right(self._order, through)]
+    def links(self, after: BatchTime, through: BatchTime) -> list[Link]:
+        """The sealed batches in (after, through], in order."""
+        if self._links is None:
+            records = (self.record(time) for time in self._by_time)
+            self._links = sorted(record.link for record in records if record is not None)
+        first = bisect_right(self._links, after, key=_time_of)
+        return self._links[first : bisect_right(self._links, through, key=_time_of)]
 
     def record(self, time: BatchTime) -> DecisionRecord | None:
         """The sealed record of a batch (not of an epoch record after it), if it is here."""
@@ -299,11 +301,11 @@ class WorkerLog:
         self._segments[(segment.position, segment.attempt, piece)] = segment
         if segment.position.step == 0:
             self._by_time.setdefault(segment.position.time, []).append(segment)
-            self._order = None
+            self._links = None
 
     def _forget(self, key: tuple[Position, Attempt, int]) -> Segment:
         segment = self._segments.pop(key)
-        self._order = None
+        self._links = None
         siblings = self._by_time.get(segment.position.time)
         if siblings and segment in siblings:
             siblings.remove(segment)
@@ -370,6 +372,10 @@ def _take_entry(segment: Segment, kind: int, meta: bytes, body: int) -> None:
 
 def _meta_sum(kind: int, length: int, meta: bytes) -> int:
     return int(xxhash.xxh3_64_intdigest(meta, seed=(length * 8 + kind) & 0xFFFFFFFFFFFFFFFF))
+
+
+def _time_of(link: Link) -> BatchTime:
+    return link.time
 
 
 def check_slice(body: Buffer, place: SlicePlace, path: str) -> None:

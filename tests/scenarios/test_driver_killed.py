@@ -135,3 +135,26 @@ def test_a_new_stream_goes_on_over_the_same_state_once_it_is_allowed() -> None:
     assert later.failures == []
     assert {time.generation for time in fresh.outputs} == {1}
     assert IdentityChanged.code == "identity-changed"
+
+
+def test_a_copy_that_is_gathered_while_a_new_stream_begins_has_the_former_ones_last_batch() -> None:
+    """No number tells how far the former stream went: the copy ends before its last batch, and the
+    log here begins with the first of the new one."""
+    world = World(workers=2)
+    query = world.start_query()
+    query.trigger_s = 0.02
+    world.until(lambda: query.directory.committed >= 40)
+    query.limit = 0
+    world.until(lambda: not query.running)
+    world.run(6.0)
+    source, target = (world.hosts[name].address for name in ("w1", "w2"))
+    trap = world.trap("w2", "send FetchManifest", lambda: world.network.cut(target, source))
+    operation = world.handover([0], "i1")
+    world.until_sprung(trap)
+    world.bind()
+    fresh = SparkDirectory(query_id="another")
+    later = world.start_query(fresh)
+    world.network.heal()
+    assert world.until_ended(operation).phase is Phase.COMPLETE
+    world.finish(later, batches=30)
+    assert later.failures == []

@@ -46,7 +46,7 @@ def test_an_instance_killed_while_it_takes_a_checkpoint_takes_another_later() ->
     world.until(lambda: query.directory.committed >= 120)
     assert host.agent is not None
     (desk,) = host.agent.desks.values()
-    assert len(desk.job.log.batches(*_all())) < 110
+    assert len(desk.job.log.links(*_all())) < 110
     world.finish(query, batches=122)
 
 

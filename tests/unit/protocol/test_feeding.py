@@ -27,15 +27,21 @@ from rhinoctl.protocol.feeding import (
     next_command,
     successor,
 )
+from rhinoctl.protocol.records import Link
 
 VNODES = 6
+
+
+def chain(before: BatchTime, *times: BatchTime) -> list[Link]:
+    """Each of the batches follows the one before it."""
+    return [Link(*pair) for pair in zip(times, (before, *times), strict=False)]
 
 
 @dataclass
 class Model:
     """An instance, and the worker that it is on. `base` is where a vnode is opened from."""
 
-    batches: list[BatchTime]
+    links: list[Link]
     released: BatchTime
     owned: frozenset[Vnode]
     follow: frozenset[Vnode]
@@ -53,7 +59,7 @@ class Model:
             owned=self.owned,
             follow=self.follow,
             base={v: self.base[v] for v in closed if v in self.base},
-            batches=self.batches,
+            links=self.links,
             released=self.released,
             pending=self.pending,
             checkpoint=tuple(self.due),
@@ -61,7 +67,7 @@ class Model:
 
     def run(self) -> None:
         """Carry out commands until there is none; a live-lock fails."""
-        bound = 4 * VNODES * (len(self.batches) + 4)
+        bound = 4 * VNODES * (len(self.links) + 4)
         while (command := next_command(self.feed())) is not None:
             self.check_order(command)
             self.carry_out(command)
@@ -83,11 +89,13 @@ class Model:
 
     def apply(self, command: ApplyCommand) -> None:
         assert command.vnodes
-        assert command.time in self.batches, "invariant 1: not decided"
+        assert command.time in self.times(), "invariant 1: not decided"
         for vnode in command.vnodes:
             assert vnode in self.owned | self.follow
-            assert self.applied[vnode].precedes(command.time), "invariant 1: a gap"
-            assert successor(self.batches, self.applied[vnode]) == command.time
+            link = successor(self.links, self.applied[vnode])
+            assert link is not None
+            assert link.time == command.time
+            assert link.after == self.applied[vnode], "invariant 1: a gap"
         owes = self.pending[1] if self.pending and self.pending[0] == command.time else frozenset()
         assert command.owned in (frozenset(), owes), "invariant 2"
         assert command.owned <= command.vnodes, "invariant 2: owned, but not applied"
@@ -109,9 +117,10 @@ class Model:
 
     def can_move(self, vnode: Vnode) -> bool:
         """Whether the log has the vnode's next batch, and its output need not wait for others."""
-        following = successor(self.batches, self.applied[vnode])
-        if following is None or not self.applied[vnode].precedes(following):
+        link = successor(self.links, self.applied[vnode])
+        if link is None or link.after != self.applied[vnode]:
             return False
+        following = link.time
         if self.pending is None or self.pending[0] != following or vnode not in self.pending[1]:
             return True
         places = {self.applied[v] for v in self.pending[1]}
@@ -119,9 +128,12 @@ class Model:
 
     def reachable(self, at: BatchTime) -> BatchTime:
         """How far the log goes on from a batch without a gap."""
-        while (following := successor(self.batches, at)) and at.precedes(following):
-            at = following
+        while (link := successor(self.links, at)) and link.after == at:
+            at = link.time
         return at
+
+    def times(self) -> list[BatchTime]:
+        return [link.time for link in self.links]
 
 
 def model(draw: st.DrawFn, *, gaps: bool) -> Model:
@@ -145,11 +157,12 @@ def model(draw: st.DrawFn, *, gaps: bool) -> Model:
             batches[-1],
             frozenset(draw(st.sets(st.sampled_from(sorted(owned)), min_size=1))),
         )
+    links = chain(before, *batches)
     if gaps:
         lost = draw(st.sets(st.sampled_from(batches[:-1]), max_size=2)) if length > 1 else set()
-        batches = [time for time in batches if time not in lost]
+        links = [link for link in links if link.time not in lost]
     due = draw(st.lists(st.sampled_from(vnodes), unique=True))
-    return Model(batches, released, owned, follow, base, applied, pending, due)
+    return Model(links, released, owned, follow, base, applied, pending, due)
 
 
 whole_logs = st.composite(lambda draw: model(draw, gaps=False))
@@ -161,7 +174,7 @@ def test_repeated_commands_reach_the_goal(instance: Model) -> None:
     owes = instance.pending is not None
     opened = instance.applied.keys() | instance.base.keys()
     instance.run()
-    last = instance.batches[-1]
+    last = instance.links[-1].time
     wanted = instance.owned | (instance.follow & opened)
     assert instance.applied == dict.fromkeys(wanted, last)
     assert instance.pending is None
@@ -173,7 +186,7 @@ def test_a_gap_in_the_log_makes_a_vnode_wait(instance: Model) -> None:
     instance.run()
     for vnode, at in instance.applied.items():
         waits = instance.pending is not None and vnode in instance.pending[1]
-        assert at == instance.reachable(at) or (waits and at.precedes(instance.batches[-1]))
+        assert at == instance.reachable(at) or (waits and at == instance.links[-1].after)
 
 
 @given(whole_logs())
@@ -188,8 +201,8 @@ def test_what_is_done_is_not_done_again(instance: Model) -> None:
 V0, V1, V2 = Vnode(0), Vnode(1), Vnode(2)
 
 
-def times(*numbers: int) -> list[BatchTime]:
-    return [BatchTime(0, number) for number in numbers]
+def links(*numbers: int) -> list[Link]:
+    return [Link(BatchTime(0, number), BatchTime(0, number - 1)) for number in numbers]
 
 
 def feed(**changes: object) -> Feed:
@@ -198,7 +211,7 @@ def feed(**changes: object) -> Feed:
         "owned": frozenset(),
         "follow": frozenset(),
         "base": {},
-        "batches": times(0, 1, 2),
+        "links": links(0, 1, 2),
         "released": BatchTime(0, 1),
         "pending": None,
     }
@@ -227,7 +240,7 @@ def test_a_vnode_behind_a_gap_does_not_leave_the_output_without_its_rows() -> No
         feed(
             applied={V0: BatchTime(0, 1), V1: BASE},
             owned=frozenset({V0, V1}),
-            batches=times(1, 2),
+            links=links(1, 2),
             pending=(BatchTime(0, 2), frozenset({V0, V1})),
         )
     )
@@ -240,7 +253,7 @@ def test_others_are_not_held_up_by_an_output_that_waits() -> None:
             applied={V0: BatchTime(0, 1), V1: BASE, V2: BatchTime(0, 1)},
             owned=frozenset({V0, V1}),
             follow=frozenset({V2}),
-            batches=times(1, 2),
+            links=links(1, 2),
             pending=(BatchTime(0, 2), frozenset({V0, V1})),
         )
     )
@@ -278,14 +291,24 @@ def test_the_first_batch_of_a_generation_follows_the_last_of_the_one_before() ->
         feed(
             applied={V0: BatchTime(0, 9)},
             owned=frozenset({V0}),
-            batches=[BatchTime(0, 9), BatchTime(1, 0)],
+            links=chain(BatchTime(0, 8), BatchTime(0, 9), BatchTime(1, 0)),
         )
     )
     assert command == ApplyCommand(time=BatchTime(1, 0), vnodes=frozenset({V0}), owned=frozenset())
 
 
+def test_a_gap_before_a_generation_is_told_by_what_its_first_batch_follows() -> None:
+    """No number says which batch of the former generation was its last."""
+    view = feed(
+        applied={V0: BatchTime(0, 8)},
+        owned=frozenset({V0}),
+        links=chain(BatchTime(0, 9), BatchTime(1, 0)),
+    )
+    assert next_command(view) is None
+
+
 @given(st.sets(st.integers(-1, 20)), st.integers(-2, 21))
 def test_the_successor_is_the_first_after(numbers: set[int], at: int) -> None:
-    batches = times(*sorted(numbers))
-    later = [time for time in batches if time > BatchTime(0, at)]
-    assert successor(batches, BatchTime(0, at)) == (later[0] if later else None)
+    known = links(*sorted(numbers))
+    later = [link for link in known if link.time > BatchTime(0, at)]
+    assert successor(known, BatchTime(0, at)) == (later[0] if later else None)

@@ -19,6 +19,7 @@ from rhinoctl.protocol.epochs import Epoch, Route
 from rhinoctl.protocol.records import (
     ORIGIN,
     DecisionRecord,
+    Link,
     Position,
     RecordId,
     SliceName,
@@ -177,7 +178,7 @@ def test_a_put_that_was_not_sealed_vanishes(disk: StampingDisk) -> None:
 
 def test_an_empty_log_and_one_that_never_was(disk: StampingDisk) -> None:
     assert WorkerLog(disk, ROOT).load() == ()
-    assert loaded(disk).batches(BASE, BatchTime(9, 9)) == []
+    assert loaded(disk).links(BASE, BatchTime(9, 9)) == []
 
 
 def test_an_empty_batch_is_sealed_like_any_other(disk: StampingDisk) -> None:
@@ -450,8 +451,9 @@ def test_batches_are_those_after_one_and_through_another(disk: StampingDisk) -> 
     log.seal(record(at(3, 1), Attempt(2, 1), ids[-1], {}))
     put(log, at(4), Attempt(2, 2), (0, 1), {0: b"open"})
     end = BatchTime(9, 0)
-    assert log.batches(BASE, end) == [BatchTime(0, n) for n in range(4)]
-    assert log.batches(BatchTime(0, 1), BatchTime(0, 2)) == [BatchTime(0, 2)]
+    assert log.links(BASE, end) == [Link(BatchTime(0, n), BatchTime(0, n - 1)) for n in range(4)]
+    one = log.links(BatchTime(0, 1), BatchTime(0, 2))
+    assert one == [Link(BatchTime(0, 2), BatchTime(0, 1))]
     assert log.record(BatchTime(0, 3)) is not None
     assert log.record(BatchTime(0, 4)) is None
     assert log.record(BASE) is None
@@ -554,7 +556,9 @@ def test_trimming_frees_what_it_says(disk: StampingDisk) -> None:
     freed = log.trim(BatchTime(0, 3), at(5))
     assert freed > 0
     assert log.size() == before - freed
-    assert log.batches(BASE, BatchTime(9, 0)) == [BatchTime(0, n) for n in (3, 4, 5)]
+    assert [time for time, _ in log.links(BASE, BatchTime(9, 0))] == [
+        BatchTime(0, n) for n in (3, 4, 5)
+    ]
     assert loaded(disk).records() == log.records()
     assert log.trim(BatchTime(0, 3), at(5)) == 0
 
