@@ -19,9 +19,9 @@ from rhinoctl.errors import (
     ParallelismOutOfRange,
     Refused,
 )
-from rhinoctl.ids import InstanceId
+from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.ops.cluster import connect
-from rhinoctl.ops.vnodes import parse_vnodes
+from rhinoctl.ops.vnodes import format_vnodes, parse_vnodes
 from rhinoctl.protocol.handover import ENDED, Phase
 from rhinoctl.protocol.views import (
     AbortRequest,
@@ -94,16 +94,31 @@ def rescale(
 def abort(
     cluster: str | None, op: str, *, reason: str, wait: bool = True, show: Show
 ) -> OperationView:
-    """Go back to the old layout. Raises UnknownOperation, and Refused if it was too late."""
+    """Go back to the old layout; nothing to do for what was aborted already.
+
+    Raises UnknownOperation, and Refused if it was too late.
+    """
     with connect(cluster) as client:
-        asked = client.abort(op, AbortRequest(reason=reason))
-        ended = watch(client, asked, show) if wait else asked
+        ended = client.abort(op, AbortRequest(reason=reason))
+        if wait and ended.phase not in ENDED:
+            ended = watch(client, ended, show)
     if ended.phase in (Phase.MARKED, Phase.COMPLETE):
         raise Refused(
             f"{op} is past its marker: the vnodes have moved",
-            remedy=f"move them back with `rhinoctl handover {ended.job}`",
+            remedy=f"move them back: {back(ended)}",
         )
     return ended
+
+
+def back(view: OperationView) -> str:
+    """The commands that undo the moves of an operation, one for each origin."""
+    homes: dict[InstanceId, list[Vnode]] = {}
+    for vnode, origin in view.origins.items():
+        homes.setdefault(origin, []).append(vnode)
+    return ", ".join(
+        f"`rhinoctl handover {view.job} --vnodes {format_vnodes(vnodes)} --to {origin}`"
+        for origin, vnodes in sorted(homes.items())
+    )
 
 
 def list_operations(cluster: str | None) -> OperationList:
@@ -147,7 +162,7 @@ def watch(client: ControlClient, view: OperationView, show: Show) -> OperationVi
 
 def exit_of_plan(plan: OperationView) -> Exit:
     """How a dry run ends."""
-    return Exit.HAS_CHANGES if plan.moves else Exit.DONE
+    return Exit.HAS_CHANGES if plan.phase is Phase.PLANNED else Exit.DONE
 
 
 def error_of(view: OperationView) -> OperationAborted | None:

@@ -174,6 +174,9 @@ def job_list_table(jobs: JobList) -> RenderableType:
 def job_table(job: JobView) -> RenderableType:
     """A job, its instances, and which workers hold further copies."""
     copies = {f"copies on {w}": format_vnodes(held) for w, held in _copies(job).items()}
+    kept = f"{counted(job.replication, 'further copy', 'further copies')} of each vnode kept"
+    if copies and not job.replication:
+        kept += "; those below are left of a move, and go when no output is owed any more"
     return spaced(
         [
             facts(
@@ -181,9 +184,8 @@ def job_table(job: JobView) -> RenderableType:
                     "job": f"{job.name} ({job.uid})",
                     "operator": job.operator,
                     "query": f"{_query(job)}, session {job.session}, id {job.query_id or '-'}",
-                    "vnodes": f"{job.vnodes}, with {counted(job.replication, 'further copy')}"
-                    if job.replication == 1
-                    else f"{job.vnodes}, with {job.replication} further copies",
+                    "vnodes": str(job.vnodes),
+                    "replication": kept,
                     "epoch": str(job.epoch),
                     "last batch": f"{job.batch or '-'} (generation/batch)",
                     "operation": job.operation or "-",
@@ -252,7 +254,7 @@ def _operations(operations: Sequence[OperationView]) -> Table:
 
 def operation_table(view: OperationView) -> RenderableType:
     """One operation: which vnodes go where, how long each phase took, what it cost."""
-    if not view.moves:
+    if not view.moves and not view.id:
         return Text("nothing to do: the vnodes are there already")
     phases = ", ".join(f"{name} {milliseconds(ms)}" for name, ms in phase_times(view).items())
     return spaced(
@@ -279,6 +281,8 @@ def operation_table(view: OperationView) -> RenderableType:
 def plan_table(view: OperationView) -> RenderableType:
     """What a dry run found."""
     if not view.moves:
+        if view.phase is Phase.PLANNED:
+            return Text(f"{view.kind.value} of job {view.job}: only instances without vnodes end")
         return operation_table(view)
     lines = f"{counted(len(view.moves), 'vnode')} with {size(view.state_bytes)} of state would move"
     return spaced([Text(f"{view.kind.value} of job {view.job}: {lines}"), _moves(view)])

@@ -32,6 +32,6 @@ def count(number: float) -> str:
     return f"{number:,.0f}".replace(",", " ")
 
 
-def counted(number: int, what: str) -> str:
-    """``1 row``, ``2 rows``."""
-    return f"{count(number)} {what}" + ("" if number == 1 else "s")
+def counted(number: int, what: str, many: str = "") -> str:
+    """``1 row``, ``2 rows``; `many` where it is not `what` with an s."""
+    return f"{count(number)} {what if number == 1 else many or what + 's'}"
