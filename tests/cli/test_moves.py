@@ -88,6 +88,14 @@ def test_a_dry_run_with_changes(serving: FakeController, run: Any, golden: Any) 
     assert [body["dry_run"] for _, _, body in serving.asked] == [True]
 
 
+def test_a_dry_run_that_only_ends_instances_has_changes(serving: FakeController, run: Any) -> None:
+    planned = looks(Phase.PLANNED, id=OpId(""), moves={}, origins={})[0]
+    serving.answers["POST", "/v1/jobs/clicks/rescale"] = planned
+    ended = run(*RESCALE, "--dry-run")
+    assert ended.exit_code == Exit.HAS_CHANGES
+    assert "instances without vnodes end" in ended.stdout
+
+
 @pytest.mark.parametrize("argv", [(*HANDOVER, "--dry-run"), HANDOVER])
 def test_nothing_to_do(serving: FakeController, run: Any, golden: Any, argv: Any) -> None:
     empty = looks(Phase.COMPLETE, id=OpId(""), moves={}, origins={})[0]
