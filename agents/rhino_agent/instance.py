@@ -29,7 +29,7 @@ from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, DeadlineExceeded, RhinoError
 from rhinoctl.ids import BASE, BatchTime, Vnode
 from rhinoctl.operators import bound_from_json
-from rhinoctl.operators.base import Applied, BoundOperator, Slice
+from rhinoctl.operators.base import Applied, BatchContext, BoundOperator, Slice
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire
 from rhinoctl.state.log import check_slice
@@ -67,6 +67,7 @@ class Instance:
         self._stores = stores
         self._files = files
         self._operator = operator
+        self._state = operator.state()
         self._rss_bytes = rss_bytes
         self._open: dict[Vnode, VnodeStore] = {}
         self._applied: dict[Vnode, BatchTime] = {}
@@ -145,6 +146,7 @@ class Instance:
         if vnode not in self._open:
             self._stores.discard(self._live(vnode))
             self._open[vnode] = self._stores.open(self._live(vnode), message.base or None)
+            self._state.attach(vnode, self._open[vnode])
             self._applied[vnode] = message.covers
         if self._applied[vnode] != message.covers:
             detail = f"vnode {vnode} is open at {self._applied[vnode]}, not at {message.covers}"
@@ -155,6 +157,7 @@ class Instance:
         store = self._open.pop(message.vnode, None)
         if store is not None:
             del self._applied[message.vnode]
+            self._state.detach(message.vnode)
             store.close()
         self._stores.discard(self._live(message.vnode))
         return m.Done(header=self._header())
@@ -170,8 +173,14 @@ class Instance:
             detail = f"batch {message.time}: vnode {ahead[0]} is {where}"
             return self._refusal(m.RefusalCode.STALE_ATTEMPT, detail)
         slices = list(self._slices(message))
+        context = BatchContext(
+            time=message.time,
+            vnodes=frozenset(message.vnodes),
+            batch_time_ms=message.batch_time_ms,
+            watermarks=message.watermarks,
+        )
         try:
-            applied = self._operator.apply(slices, {v: self._open[v] for v in message.vnodes})
+            applied = self._operator.apply(slices, self._state, context)
         except _STORE_FAULTS as fault:
             self._give_up(fault)
             raise
@@ -204,7 +213,10 @@ class Instance:
         """Write what the operator said: stores first, then the output, so that an output file
         tells of a batch that is applied."""
         stamp = f"{message.time.generation}/{message.time.batch}".encode()
-        for vnode, writes in applied.writes.items():
+        for vnode in message.vnodes:
+            writes = self._state.spill(vnode)
+            if not (writes.keys or writes.delete_ranges):
+                continue
             marked = replace(
                 writes, keys=[*writes.keys, LAST_BATCH], values=[*writes.values, stamp]
             )

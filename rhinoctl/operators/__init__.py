@@ -4,8 +4,10 @@ from rhinoctl.operators.base import (
     KEY_GROUP,
     Applied,
     ArithmeticOverflow,
+    BatchContext,
     BoundOperator,
     Operator,
+    OperatorState,
     Slice,
 )
 from rhinoctl.operators.registry import bound_from_json, from_spec
@@ -15,8 +17,10 @@ __all__ = [
     "KEY_GROUP",
     "Applied",
     "ArithmeticOverflow",
+    "BatchContext",
     "BoundOperator",
     "Operator",
+    "OperatorState",
     "RunningAggregate",
     "Slice",
     "bound_from_json",

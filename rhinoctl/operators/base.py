@@ -5,8 +5,10 @@
    JSON, so Spark's tasks and the instances work with equal ones.
 3. Spark's side is `pre_aggregate`: rows of one task to rows of the wire. It may be called once or
    often in a task; the result is the same, up to the order in which floats are added.
-4. The instance's side is `apply`: it reads stores and returns what to write. It writes nothing, so
-   an exception leaves every store as it was. Given the same slices and stores it returns the same.
+4. The instance's side is `apply`, over an `OperatorState`. Whatever it raises, the state is as it
+   was. Given the same slices, state and context it does the same, and returns the same.
+5. The state gathers changes; `spill` gives all of one vnode's, to be written at once. So a store
+   has the state as of some batch, never something in between.
 """
 
 from abc import ABC, abstractmethod
@@ -16,8 +18,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from rhinoctl.ids import Vnode
+from rhinoctl.ids import BatchTime, Vnode
 from rhinoctl.protocol.ports import Store, WriteBatch
+from rhinoctl.protocol.records import NO_WATERMARKS, Watermarks
 
 KEY_GROUP = "__kg"
 """The int32 column that carries a row's key group from Spark's JVM to the instance."""
@@ -42,18 +45,51 @@ class ArithmeticOverflow(ArithmeticError):
         self.vnode = vnode
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchContext:
+    """What a batch's record says to the operator. Time inside operators is `batch_time_ms`, the
+    timestamp of Spark's offset log, never the clock. `vnodes` are those that take the batch."""
+
+    time: BatchTime
+    vnodes: frozenset[Vnode]
+    batch_time_ms: int = 0
+    watermarks: Watermarks = NO_WATERMARKS
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch does to the stores, and what it says.
+    """What a batch says. `output` is in the bound operator's `result_schema`; the rows of a vnode
+    are together, vnodes ascend, and `output_vnodes` counts the rows of each."""
 
-    `writes` has one write batch for each vnode that the batch touches. `output` is in the bound
-    operator's `result_schema`; the rows of a vnode are together, vnodes ascend, and
-    `output_vnodes` counts the rows of each.
-    """
-
-    writes: dict[Vnode, WriteBatch]
     output: pa.Table
     output_vnodes: dict[Vnode, int]
+
+
+class OperatorState(ABC):
+    """What an instance has of an operator's state: the attached vnodes' stores, and the changes
+    that are not in them yet."""
+
+    @property
+    @abstractmethod
+    def vnodes(self) -> frozenset[Vnode]:
+        """The attached ones."""
+
+    @abstractmethod
+    def attach(self, vnode: Vnode, store: Store) -> None:
+        """Work on a vnode from now on."""
+
+    @abstractmethod
+    def detach(self, vnode: Vnode) -> None:
+        """Forget a vnode, with the changes that were not spilled."""
+
+    @abstractmethod
+    def spill(self, vnode: Vnode) -> WriteBatch:
+        """All changes of a vnode since its last spill, perhaps none. The caller writes them at
+        once; if it cannot, the state is not to be used any more."""
+
+    @abstractmethod
+    def dirty_bytes(self, vnode: Vnode) -> int:
+        """About how much `spill` would give."""
 
 
 class Operator(ABC):
@@ -100,6 +136,9 @@ class BoundOperator(ABC):
     result_schema: pa.Schema
     """What the user's ``then`` sees."""
 
+    delays_ms: tuple[int, ...] = ()
+    """The watermark delay of each input; without one, nothing is ever late or evicted."""
+
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Everything that `bound_from_json` needs. Equal for equal behaviour and state layout, so
@@ -109,12 +148,22 @@ class BoundOperator(ABC):
     def pre_aggregate(self, table: pa.Table) -> pa.Table:
         """Rows of a task, with the operator's columns and `KEY_GROUP`, to rows of `wire_schema`."""
 
-    @abstractmethod
-    def apply(self, slices: Sequence[Slice], stores: Mapping[Vnode, Store]) -> Applied:
-        """Apply the slices of one batch, in (channel, sequence) order; a vnode may have several.
+    def event_times(self, table: pa.Table) -> tuple[int | None, ...]:
+        """The greatest event time of each input among rows of a task, in milliseconds since 1970
+        rounded down, None without any."""
+        return ()
 
-        Raises UnknownVnode for a slice without a store, IdentityChanged for one that is not in
-        `wire_schema`, ArithmeticOverflow; whatever it raises, no store has changed.
+    @abstractmethod
+    def state(self) -> OperatorState:
+        """An instance's state, without vnodes."""
+
+    @abstractmethod
+    def apply(self, slices: Sequence[Slice], state: Any, context: BatchContext) -> Applied:
+        """Apply the slices of one batch, in (channel, sequence) order; a vnode may have several.
+        `state` is one that `state()` has made; of it, only the context's vnodes are touched.
+
+        Raises UnknownVnode for a slice of a vnode that is not attached, IdentityChanged for one
+        that is not in `wire_schema`, ArithmeticOverflow; whatever it raises, nothing has changed.
         """
 
     @abstractmethod

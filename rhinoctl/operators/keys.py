@@ -2,7 +2,8 @@
 
 ::
 
-    key     := group:u2 column*          big-endian; group < 32768, so no key begins with 0xff 0xff
+    key     := time? group:u2 column*    big-endian; group < 32768, so no key begins with 0xff 0xff
+    time    := microseconds since 1970, 8 bytes, sign flipped: only where state goes by time
     column  := 0x00 (null) or 0x01, then
                fixed:  big-endian, sign flipped (zeros when null)
                bytes:  0x00 written as 0x00 0xff, then 0x00 0x00 (empty when null)
@@ -15,6 +16,9 @@ Text is *escaped*, not given a length: a length would sort "b" before "aa". The 
 anything that may follow a shared prefix, so that columns compare one by one, and no key is a
 prefix of another: range deletes by a prefix of columns hit whole keys only. FoundationDB's tuples
 end with a single 0x00, which is one byte shorter but leaves "a" a prefix of "a\\0".
+
+Time comes first, before the group, so that all of a vnode that is older than the watermark is one
+range (docs/adr/0006-time-first.md).
 
 Keys from 0xff 0xff on are the runtime's (`last_batch`).
 """
@@ -53,22 +57,46 @@ class _Stretch:
     tail: int | None
 
 
+TIME_MAX = 2**63 - 2**48 - 1
+"""Keys of later times (the year 294,000) would reach into the runtime's range."""
+
+
+def time_bound(time_us: int) -> bytes:
+    """The first key of a time, for ranges; times beyond what keys hold are brought to the end."""
+    held = min(max(time_us, -(2**63)), TIME_MAX + 1)
+    return (held + 2**63).to_bytes(8, "big")
+
+
 class KeyCodec:
-    """Encodes and decodes keys of fixed column types. `types` are canonical."""
+    """Encodes and decodes keys of fixed column types. `types` are canonical; `timed` keys begin
+    with a time."""
 
-    def __init__(self, types: Sequence[pa.DataType]) -> None:
+    def __init__(self, types: Sequence[pa.DataType], *, timed: bool = False) -> None:
         self.types = tuple(types)
-        self._stretches = _stretches(self.types)
+        self.timed = timed
+        self._stretches = _stretches(self.types, timed=timed)
 
-    def encode(self, key_groups: np.ndarray, columns: Sequence[pa.Array]) -> list[bytes]:
-        """One key a row. `columns` are of `types`; text and bytes may be large_binary."""
+    def encode(
+        self,
+        key_groups: np.ndarray,
+        columns: Sequence[pa.Array],
+        times: np.ndarray | None = None,
+    ) -> list[bytes]:
+        """One key a row. `columns` are of `types`; text and bytes may be large_binary. `times` are
+        int64 microseconds, for timed keys."""
         if len(key_groups) and not 0 <= key_groups.min() <= key_groups.max() < KEY_GROUPS:
             raise ValueError(f"key groups must be in [0, {KEY_GROUPS})")
+        if (times is not None) != self.timed:
+            raise ValueError("times are given for keys without, or missing for timed keys")
         parts: list[np.ndarray | pa.Array] = []
         for stretch in self._stretches:
             records = np.zeros(len(key_groups), stretch.dtype)
             if not parts:
                 records["group"] = key_groups
+                if times is not None:
+                    if len(times) and times.max() > TIME_MAX:
+                        raise ValueError(f"the time {times.max()} is later than keys can hold")
+                    records["time"] = _sign_flipped(times)
             for index in stretch.columns:
                 _write_fixed(records, index, columns[index])
             parts.append(records)
@@ -79,8 +107,9 @@ class KeyCodec:
                 parts.append(_escaped(column))
         return joined(parts)
 
-    def decode(self, keys: Sequence[bytes]) -> tuple[np.ndarray, list[pa.Array]]:
-        """Key groups (int32) and key columns of `types` (large_binary for text and bytes).
+    def decode(self, keys: Sequence[bytes]) -> tuple[np.ndarray, list[pa.Array], np.ndarray | None]:
+        """Key groups (int32), key columns of `types` (large_binary for text and bytes), and the
+        times of timed keys.
 
         Raises CorruptFile for bytes that `encode` cannot have made.
         """
@@ -105,12 +134,16 @@ class KeyCodec:
         for index, (part, flag) in tails.items():
             text = rows.part(part, rows=np.arange(len(keys)), nulls=flag == 0)
             columns[index] = pc.replace_substring(text, pattern=b"\0\xff", replacement=b"\0")
-        return records[0]["group"].astype(np.int32), columns
+        times = None
+        if self.timed:
+            times = _sign_flipped(records[0]["time"].astype(np.uint64))
+        return records[0]["group"].astype(np.int32), columns, times
 
 
-def _stretches(types: tuple[pa.DataType, ...]) -> tuple[_Stretch, ...]:
+def _stretches(types: tuple[pa.DataType, ...], *, timed: bool) -> tuple[_Stretch, ...]:
     stretches: list[_Stretch] = []
-    fields: list[tuple] = [("group", ">u2")]
+    fields: list[tuple] = [("time", ">u8")] if timed else []
+    fields.append(("group", ">u2"))
     columns: list[int] = []
     for index, held in enumerate(types):
         fields.append((f"flag{index}", "u1"))

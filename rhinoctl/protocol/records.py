@@ -82,6 +82,10 @@ class Watermarks:
     max_event_ms: tuple[int, ...] = ()
 
 
+NO_WATERMARKS = Watermarks()
+"""Nothing is late and nothing is evicted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
     """One entry of the agreement. Offsets are Spark's own JSON texts, compared, never parsed.
@@ -104,7 +108,7 @@ class DecisionRecord:
     start_offsets: str = ""
     end_offsets: str = ""
     batch_time_ms: int = 0
-    watermarks: Watermarks = Watermarks()
+    watermarks: Watermarks = NO_WATERMARKS
     operator: str = ""
     rows: Mapping[Vnode, int]
     winners: tuple[Winner, ...] = ()

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rhinoctl.ids import KEY_GROUPS, Vnode
-from rhinoctl.operators import KEY_GROUP, Applied, BoundOperator, Slice
+from rhinoctl.ids import BASE, KEY_GROUPS, Vnode
+from rhinoctl.operators import KEY_GROUP, Applied, BatchContext, BoundOperator, Slice
 from rhinoctl.operators.hashing import key_groups
+from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.protocol.records import NO_WATERMARKS, Watermarks
 from tests.fakes.store import FakeStore
 
 
@@ -33,13 +35,26 @@ class Instance:
         self.bound = bound
         self.vnodes = vnodes
         self.stores = {Vnode(vnode): FakeStore() for vnode in range(vnodes)}
+        self.held = bound.state()
+        self.written: dict[Vnode, WriteBatch] = {}
+        for vnode, store in self.stores.items():
+            self.held.attach(vnode, store)
 
-    def apply(self, slices: Sequence[Slice]) -> Applied:
+    def apply(self, slices: Sequence[Slice], watermarks: Watermarks = NO_WATERMARKS) -> Applied:
         """Apply and write."""
-        applied = self.bound.apply(slices, self.stores)
-        for vnode, batch in applied.writes.items():
-            self.stores[vnode].write(batch)
+        context = BatchContext(time=BASE, vnodes=frozenset(self.stores), watermarks=watermarks)
+        applied = self.bound.apply(slices, self.held, context)
+        self.spill()
         return applied
+
+    def spill(self) -> None:
+        """Bring the stores up to date; `written` has what they got."""
+        self.written = {}
+        for vnode, store in self.stores.items():
+            batch = self.held.spill(vnode)
+            store.write(batch)
+            if batch.keys or batch.delete_ranges:
+                self.written[vnode] = batch
 
     def run(self, channels: Iterable[pa.Table]) -> Applied:
         """One batch, of which each channel pre-aggregates its rows (which have key groups)."""

@@ -82,7 +82,7 @@ def ranks(groups: np.ndarray, columns: list[pa.Array]) -> list[tuple[Any, ...]]:
 def test_keys_come_back(table: tuple[np.ndarray, list[pa.Array]]) -> None:
     groups, columns = table
     codec = KeyCodec([column.type for column in columns])
-    decoded_groups, decoded = codec.decode(codec.encode(groups, columns))
+    decoded_groups, decoded, _ = codec.decode(codec.encode(groups, columns))
     decoded = [
         one.cast(pa.binary()).view(other.type) if one.type == pa.large_binary() else one
         for one, other in zip(decoded, columns, strict=True)

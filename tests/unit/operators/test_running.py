@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from rhinoctl.errors import IdentityChanged, UnknownVnode
-from rhinoctl.ids import Vnode
-from rhinoctl.operators import ArithmeticOverflow, RunningAggregate
+from rhinoctl.ids import BASE, Vnode
+from rhinoctl.operators import ArithmeticOverflow, BatchContext, RunningAggregate
 from rhinoctl.operators.running import BoundRunningAggregate
 from rhinoctl.protocol.ports import WriteBatch
 from tests.unit.operators.driving import Instance, routed, with_key_group
@@ -45,7 +45,7 @@ def test_output_is_by_vnode_with_counts(bound: BoundRunningAggregate) -> None:
     instance = Instance(bound, vnodes=8)
     applied = instance.run([rows(*((f"user {at}", at) for at in range(50))), rows(("user 7", 1))])
     assert applied.output.schema == bound.result_schema
-    assert list(applied.output_vnodes) == sorted(applied.writes)
+    assert list(applied.output_vnodes) == sorted(instance.written)
     assert applied.output.num_rows == sum(applied.output_vnodes.values()) == 50
     start = 0
     for vnode, count in applied.output_vnodes.items():
@@ -62,11 +62,11 @@ def test_slices_of_a_vnode_may_be_apart(bound: BoundRunningAggregate) -> None:
         for part in (rows(("a", 1), ("b", 1), ("c", 1)), rows(("c", 2), ("a", 2)))
         for each in routed(bound.pre_aggregate(part), 16)
     ]
-    once = Instance(bound, vnodes=16).apply(slices)
+    one, other = Instance(bound, vnodes=16), Instance(bound, vnodes=16)
+    once = one.apply(slices)
     assert results(once.output) == {"a": (2, 3), "b": (1, 1), "c": (2, 3)}
-    again = Instance(bound, vnodes=16).apply(slices)
-    assert again.output == once.output
-    assert again.writes == once.writes
+    assert other.apply(slices).output == once.output
+    assert other.written == one.written
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,12 @@ def test_output_is_in_order_of_first_appearance(held: pa.DataType) -> None:
     once = bound.pre_aggregate(table)
     assert once["user"].to_pylist() == list(dict.fromkeys(users.to_pylist()))
     slices = [*routed(once, 8), *routed(once, 8)]
-    applied = Instance(bound, vnodes=8).apply(slices)
+    instance = Instance(bound, vnodes=8)
+    applied = instance.apply(slices)
     in_order = [user for _, batch in slices[:8] for user in batch["user"].to_pylist()]
     assert applied.output["user"].to_pylist() == in_order
     assert list(applied.output_vnodes) == list(range(8))
-    assert sum(len(batch.keys) for batch in applied.writes.values()) == once.num_rows
+    assert sum(len(batch.keys) for batch in instance.written.values()) == once.num_rows
     assert sum(applied.output["n"].to_pylist()) == 2 * len(numbers)
 
 
@@ -97,7 +98,7 @@ def test_nothing_comes_of_nothing(bound: BoundRunningAggregate) -> None:
     assert empty.schema == bound.wire_schema
     for slices in ([], [(Vnode(0), batch) for batch in empty.to_batches()]):
         applied = instance.apply(slices)
-        assert (applied.writes, applied.output_vnodes) == ({}, {})
+        assert (instance.written, applied.output_vnodes) == ({}, {})
         assert applied.output == bound.result_schema.empty_table()
     assert instance.state() == bound.result_schema.empty_table()
 
@@ -118,7 +119,9 @@ def test_pre_aggregation_takes_the_columns_by_name(bound: BoundRunningAggregate)
 
 def test_apply_writes_nothing_itself(bound: BoundRunningAggregate) -> None:
     instance = Instance(bound, vnodes=1)
-    bound.apply(routed(bound.pre_aggregate(rows(("a", 1))), 1), instance.stores)
+    slices = routed(bound.pre_aggregate(rows(("a", 1))), 1)
+    context = BatchContext(time=BASE, vnodes=frozenset(instance.stores))
+    bound.apply(slices, instance.held, context)
     assert instance.stores[Vnode(0)].written == 0
 
 
@@ -181,7 +184,7 @@ class TestOverflow:
 def test_a_slice_without_a_store_is_refused(bound: BoundRunningAggregate) -> None:
     slices = routed(bound.pre_aggregate(rows(("a", 1))), 1)
     with pytest.raises(UnknownVnode, match="vnode 0"):
-        bound.apply(slices, {})
+        bound.apply(slices, bound.state(), BatchContext(time=BASE, vnodes=frozenset()))
 
 
 def test_a_slice_of_another_operator_is_refused(bound: BoundRunningAggregate) -> None:
@@ -204,6 +207,6 @@ def test_many_rows_are_scanned_in_batches(
     instance = Instance(bound, vnodes=1)
     instance.run([rows(*((str(at), at) for at in range(100)))])
     every = instance.state()
-    monkeypatch.setattr("rhinoctl.operators.running.SCAN_ROWS", 7)
+    monkeypatch.setattr("rhinoctl.operators.table.SCAN_ROWS", 7)
     assert len(list(bound.scan(instance.stores[Vnode(0)]))) == 15
     assert instance.state() == every
