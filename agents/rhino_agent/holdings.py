@@ -169,9 +169,9 @@ class Holdings:
         """Look which vnodes the released batches have touched."""
         for time, _ in self._job.log.links(self._noted, self._job.released):
             record = self._job.log.record(time)
-            for vnode, rows in record.rows.items() if record is not None else ():
-                if rows:
-                    self._touched[vnode] = max(time, self._touched.get(vnode, BASE))
+            if record is not None:
+                touched = filter(record.touches, map(Vnode, range(self._job.spec.vnodes)))
+                self._touched.update(dict.fromkeys(touched, time))
             self._noted = time
 
     def touched(self, vnode: Vnode) -> BatchTime:
@@ -188,7 +188,7 @@ class Holdings:
         copies only: nobody knows whether a batch that is not in the log has touched it."""
         touched = self.touched(vnode)
         for manifest in self.of(vnode).complete():
-            if touched <= manifest.last_batch:
+            if touched <= self.covers.of(manifest):
                 self.covers.advance(vnode, manifest.checkpoint_id, released)
         if touched == BASE and self.base(vnode) is not None:
             self.covers.advance(vnode, BASE_ID, released)

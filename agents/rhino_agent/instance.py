@@ -71,6 +71,7 @@ class Instance:
         self._rss_bytes = rss_bytes
         self._open: dict[Vnode, VnodeStore] = {}
         self._applied: dict[Vnode, BatchTime] = {}
+        self._touched: dict[Vnode, BatchTime] = {}
         self._last: tuple[m.ApplyBatch, m.BatchApplied] | None = None
         self.stopping = False
 
@@ -157,6 +158,7 @@ class Instance:
         store = self._open.pop(message.vnode, None)
         if store is not None:
             del self._applied[message.vnode]
+            self._touched.pop(message.vnode, None)
             self._state.detach(message.vnode)
             store.close()
         self._stores.discard(self._live(message.vnode))
@@ -212,15 +214,10 @@ class Instance:
     def _written(self, message: m.ApplyBatch, applied: Applied) -> m.BatchApplied:
         """Write what the operator said: stores first, then the output, so that an output file
         tells of a batch that is applied."""
-        stamp = f"{message.time.generation}/{message.time.batch}".encode()
+        touched = message.vnodes if message.watermarks.rose else applied.touched
+        self._touched.update(dict.fromkeys(touched, message.time))
         for vnode in message.vnodes:
-            writes = self._state.spill(vnode)
-            if not (writes.keys or writes.delete_ranges):
-                continue
-            marked = replace(
-                writes, keys=[*writes.keys, LAST_BATCH], values=[*writes.values, stamp]
-            )
-            self._open[vnode].write(marked)
+            self._spill(vnode)
         rows, size = 0, 0
         if message.output:
             rows, size = self._write_output(message, applied)
@@ -235,6 +232,16 @@ class Instance:
             rss_bytes=self._rss_bytes(),
             state_bytes={v: self._open[v].state_bytes for v in message.vnodes},
         )
+
+    def _spill(self, vnode: Vnode) -> None:
+        """Bring a vnode's database up to date, with the last batch that touched it."""
+        last = self._touched.pop(vnode, None)
+        if last is None:
+            return
+        writes = self._state.spill(vnode)
+        stamp = f"{last.generation}/{last.batch}".encode()
+        keys, values = [*writes.keys, LAST_BATCH], [*writes.values, stamp]
+        self._open[vnode].write(replace(writes, keys=keys, values=values))
 
     def _write_output(self, message: m.ApplyBatch, applied: Applied) -> tuple[int, int]:
         """Write the owned vnodes' rows; returns their number and the file's bytes."""
@@ -262,11 +269,12 @@ class Instance:
         store = self._open.get(vnode)
         if store is None:
             return self._refusal(m.RefusalCode.NOT_FOUND, f"vnode {vnode} is not open")
-        (stamp,) = store.get_many([LAST_BATCH])
-        last = BASE
-        if stamp is not None:
-            last = BatchTime(*(int(part) for part in stamp.decode().split("/")))
         try:
+            self._spill(vnode)
+            (stamp,) = store.get_many([LAST_BATCH])
+            last = BASE
+            if stamp is not None:
+                last = BatchTime(*(int(part) for part in stamp.decode().split("/")))
             store.checkpoint(message.directory)
         except FileExistsError:
             raise

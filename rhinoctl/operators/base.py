@@ -59,10 +59,12 @@ class BatchContext:
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What a batch says. `output` is in the bound operator's `result_schema`; the rows of a vnode
-    are together, vnodes ascend, and `output_vnodes` counts the rows of each."""
+    are together, vnodes ascend, and `output_vnodes` counts the rows of each. `touched` are the
+    vnodes that had rows."""
 
     output: pa.Table
     output_vnodes: dict[Vnode, int]
+    touched: frozenset[Vnode]
 
 
 class OperatorState(ABC):

@@ -99,7 +99,7 @@ class BoundRunningAggregate(BoundOperator):
         output = self._result(keys.columns, slots)
         state.put(held, slots)
         counts = {vnode: end - start for vnode, start, end in runs_of(keys.vnodes)}
-        return Applied(output, counts)
+        return Applied(output, counts, frozenset(counts))
 
     def scan(self, store: Store) -> Iterator[pa.RecordBatch]:
         for keys, slots in scanned(store, self._grouping.key_codec, self._grouping.value_codec):

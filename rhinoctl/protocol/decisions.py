@@ -5,15 +5,16 @@ on, an epoch record is nothing else (design, sections 4 and 7).
 """
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from rhinoctl.ids import NO_ATTEMPT, Attempt, BatchTime, Vnode
+from rhinoctl.protocol import watermarks
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.records import (
     DecisionRecord,
     Position,
     RecordId,
     SliceName,
-    Watermarks,
     Winner,
 )
 from rhinoctl.protocol.sessions import Lineage
@@ -21,23 +22,27 @@ from rhinoctl.protocol.sessions import Lineage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is to be decided: Spark's batch, or (with `change`) an epoch record after the last."""
+    """What is to be decided: Spark's batch, or (with `change`) an epoch record after the last.
+    `delays_ms` are the watermark delays of the operator's inputs."""
 
     time: BatchTime
     start_offsets: str = ""
     end_offsets: str = ""
     batch_time_ms: int = 0
     operator: str = ""
+    delays_ms: tuple[int, ...] = ()
     change: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What one Spark task pushed: its channel, and the name of every slice."""
+    """What one Spark task pushed: its channel, and the name of every slice; `max_event_ms` is the
+    greatest event time among its rows, for each input."""
 
     channel: int
     task_attempt: int
     slices: tuple[SliceName, ...]
+    max_event_ms: tuple[int | None, ...] = ()
 
 
 def batch_record(
@@ -62,7 +67,11 @@ def batch_record(
         start_offsets=task.start_offsets,
         end_offsets=task.end_offsets,
         batch_time_ms=task.batch_time_ms,
-        watermarks=Watermarks(),
+        watermarks=watermarks.of_batch(
+            lineage.last.watermarks,
+            task.delays_ms,
+            reduce(watermarks.greatest, [r.max_event_ms for r in receipts], ()),
+        ),
         operator=task.operator,
         rows=_rows(receipts),
         winners=tuple(

@@ -75,11 +75,17 @@ class Winner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermarks:
     """Event-time bounds of a batch in ms since 1970: late rows by `late_ms`, eviction by
-    `evict_ms`; `max_event_ms` has the maximum seen per input."""
+    `evict_ms`; `max_event_ms` has the greatest event time of each input so far, this batch's
+    included."""
 
     late_ms: int = 0
     evict_ms: int = 0
-    max_event_ms: tuple[int, ...] = ()
+    max_event_ms: tuple[int | None, ...] = ()
+
+    @property
+    def rose(self) -> bool:
+        """Whether this batch evicts what the one before did not."""
+        return self.evict_ms > self.late_ms
 
 
 NO_WATERMARKS = Watermarks()
@@ -135,6 +141,11 @@ class DecisionRecord:
     def is_marker(self) -> bool:
         """Whether this record ends an epoch."""
         return self.next_epoch.number > self.epoch
+
+    def touches(self, vnode: Vnode) -> bool:
+        """Whether the batch changes a vnode: by rows, or because the watermark passes (invariant
+        3: eviction touches)."""
+        return self.rows.get(vnode, 0) > 0 or self.watermarks.rose
 
     def addressed_to(self, worker: WorkerId, staged: Epoch) -> "DecisionRecord":
         """The record as one worker gets it: the winners of the vnodes that it stands for."""

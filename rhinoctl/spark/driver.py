@@ -23,10 +23,11 @@ from rhinoctl.errors import (
     WorkerUnreachable,
 )
 from rhinoctl.ids import BatchTime, JobName, WorkerId
-from rhinoctl.protocol import batches, views
+from rhinoctl.protocol import batches, views, watermarks
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.messages import Header
 from rhinoctl.protocol.ports import Clock, Wire
+from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.protocol.sessions import Lineage
 from rhinoctl.spark.query import BatchFacts
 from rhinoctl.wire.holder import BatchRun, StageFn
@@ -53,6 +54,7 @@ class BatchDriver:
         clock: Clock,
         name: JobName,
         operator: str,
+        delays_ms: tuple[int, ...],
         on_wake: Callable[[], object],
     ) -> None:
         self._client = client
@@ -60,6 +62,7 @@ class BatchDriver:
         self._clock = clock
         self._name = name
         self._operator = operator
+        self._delays_ms = delays_ms
         self._on_wake = on_wake
         self._lock = threading.Lock()
         self._lineage: Lineage | None = None
@@ -89,6 +92,7 @@ class BatchDriver:
                 end_offsets=facts.end_offsets,
                 batch_time_ms=facts.batch_time_ms,
                 operator=self._operator,
+                delays_ms=self._delays_ms,
             )
             run = BatchRun(
                 wire=self._wire,
@@ -103,6 +107,7 @@ class BatchDriver:
             seconds = {phase.value: spent for phase, spent in run.seconds.items()}
             if state.phase is batches.Phase.DONE:
                 self._advance(state.lineage)
+                self._wake_for_eviction(state.record)
                 if state.replayed:
                     log.info("batch-already-applied job=%s batch=%s", self._name, task.time)
                 return Decided(state=state, seconds=seconds)
@@ -114,6 +119,13 @@ class BatchDriver:
             self._forget_session()
         assert state.fault is not None
         raise _error(self._name, state.fault)
+
+    def _wake_for_eviction(self, record: DecisionRecord | None) -> None:
+        """Ask for one more batch if the watermark rises with it: Spark's plan has no state, so that
+        it would wait for rows (its own "no-data batch")."""
+        assert record is not None
+        if watermarks.after(record.watermarks, self._delays_ms) > record.watermarks.evict_ms:
+            self._on_wake()
 
     # --- the session -----------------------------------------------------------------------------
 

@@ -164,6 +164,7 @@ class Rhino:
             clock=SystemClock(),
             name=self._name,
             operator=spec.digest,
+            delays_ms=bound.delays_ms,
             on_wake=self._bell.ring,
         )
         return _Bound(bound, spec, driver)

@@ -62,7 +62,8 @@ def push_rows(
 ) -> tuple[batches.Receipt, list[str]]:
     """Push one channel's rows; a receipt for all slices, and a line for each failed push."""
     operator = bound_from_json(json.loads(plan.operator))
-    slices = sliced(operator, pieces, len(plan.owners))
+    table = pa.Table.from_batches(pieces) if pieces else None
+    slices = sliced(operator, table, len(plan.owners))
     by_worker: dict[str, list[tuple[SliceName, pa.Buffer]]] = {}
     for name, body in slices:
         by_worker.setdefault(plan.owners[name.vnode], []).append((name, body))
@@ -80,7 +81,10 @@ def push_rows(
         if failure:
             failures.append(f"channel {channel} to {worker}: {failure}")
     receipt = batches.Receipt(
-        channel=channel, task_attempt=task_attempt, slices=tuple(name for name, _ in slices)
+        channel=channel,
+        task_attempt=task_attempt,
+        slices=tuple(name for name, _ in slices),
+        max_event_ms=operator.event_times(table) if table is not None else (),
     )
     return receipt, failures
 
@@ -107,12 +111,14 @@ def _push(plan: StagePlan, worker: str, put: m.Put, bodies: list[pa.Buffer], sen
 
 
 def sliced(
-    operator: BoundOperator, pieces: list[pa.RecordBatch], vnodes: int
+    operator: BoundOperator, rows: pa.Table | None, vnodes: int
 ) -> list[tuple[SliceName, pa.Buffer]]:
     """Rows of a task as named slices of the wire, by ascending vnode."""
-    if not pieces or not sum(piece.num_rows for piece in pieces):
+    if rows is None or not rows.num_rows:
         return []
-    table = operator.pre_aggregate(pa.Table.from_batches(pieces))
+    table = operator.pre_aggregate(rows)
+    if not table.num_rows:
+        return []
     group = table.column(KEY_GROUP).to_numpy()
     vnode = group // (KEY_GROUPS // vnodes)
     order = np.argsort(vnode, kind="stable")

@@ -83,7 +83,7 @@ class Bench:
         """A command, with its slices laid down in a segment."""
         mine = [row for row in rows if vnode_of(row[0], VNODES) < 2]
         parts, path = [], f"log/{number}.seg"
-        for name, body in sliced(operator(), [frame_of(mine)], VNODES):
+        for name, body in sliced(operator(), pa.Table.from_batches([frame_of(mine)]), VNODES):
             offset = self.disk.append(path, [bytes(body)])
             place = m.SlicePlace(
                 vnode=name.vnode, offset=offset, size=name.size, checksum=name.checksum
