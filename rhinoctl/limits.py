@@ -171,6 +171,9 @@ MESSAGES_A_TURN = 64
 
 # --- Spark tasks ---------------------------------------------------------------------------------
 
+WINDOWS_A_ROW_MAX = 1000
+"""Windows that one row may be in: each is a row of the result."""
+
 PUT_TRIES = 3
 """Pushes of one put from a task before the attempt is given up."""
 

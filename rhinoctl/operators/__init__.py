@@ -12,6 +12,7 @@ from rhinoctl.operators.base import (
 )
 from rhinoctl.operators.registry import bound_from_json, from_spec
 from rhinoctl.operators.running import RunningAggregate
+from rhinoctl.operators.windows import WindowAggregate
 
 __all__ = [
     "KEY_GROUP",
@@ -23,6 +24,7 @@ __all__ = [
     "OperatorState",
     "RunningAggregate",
     "Slice",
+    "WindowAggregate",
     "bound_from_json",
     "from_spec",
 ]

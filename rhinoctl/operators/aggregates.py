@@ -226,16 +226,18 @@ class Folds:
             lifted += fold.lift(column, table.num_rows)
         return lifted
 
-    def fold(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
-        """One row for each distinct `keys`, in order of first appearance: keys, then slots.
+    def fold(self, table: pa.Table, keys: Sequence[str], marks: Sequence[str] = ()) -> pa.Table:
+        """One row for each distinct `keys`, in order of first appearance: keys, slots, then the
+        greatest of each of `marks`, columns of integers.
 
         Raises SumOverflow, judged by the exact sum: Spark's own depends on the order of rows.
         """
         if not table.num_rows or (self._holds_bytes and _distinct(table, keys)):
-            return table
+            return table.select([*keys, *self.names, *marks])
         checked = [at for at, slot in enumerate(self.slots) if slot.checked]
         exact = [at for at in checked if self._risky(table, at)]
         how = [(self.names[at], slot.combine.value) for at, slot in enumerate(self.slots)]
+        how += [(mark, "max") for mark in marks]
         # Arrow's groups come nearly in order of appearance, and not the same on every CPU.
         table = table.append_column(FIRST_ROW, pa.array(np.arange(table.num_rows)))
         how.append((FIRST_ROW, "min"))
@@ -249,8 +251,8 @@ class Folds:
         first_row = grouped.column(f"{FIRST_ROW}_min").to_numpy()
         if (np.diff(first_row) < 0).any():
             grouped = grouped.take(pa.array(np.argsort(first_row, kind="stable")))
-        folded = grouped.select(range(len(keys) + len(self.slots)))
-        folded = folded.rename_columns([*keys, *self.names])
+        folded = grouped.select(range(len(keys) + len(self.slots) + len(marks)))
+        folded = folded.rename_columns([*keys, *self.names, *marks])
         for at in exact:
             high, low = (
                 values_of(solid(grouped[f"{self.names[at]}{half}_sum"])) for half in ("high", "low")

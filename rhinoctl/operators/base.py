@@ -120,7 +120,20 @@ class Operator(ABC):
 
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """The columns of the user's frame that the operator needs, keys first."""
+        """The columns of the user's frame that the operator needs, keys first. A field of a tagged
+        input is named with it, ``left.id``."""
+
+    def key_columns(self) -> tuple[tuple[str, ...], ...]:
+        """For each key the column that holds it; of several inputs, the one of each."""
+        return tuple((key,) for key in self.keys)
+
+    @property
+    def evicts(self) -> bool:
+        """Whether state goes as the watermark rises: then even a batch without rows does work."""
+        return False
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    """The names of the inputs of an operator that takes a tagged union."""
 
     @abstractmethod
     def bind(self, input_schema: pa.Schema) -> "BoundOperator":

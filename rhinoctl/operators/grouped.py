@@ -161,10 +161,10 @@ class Grouping:
     def _fold(self, table: pa.Table, place: str) -> pa.Table:
         return self.fold(table, self._names(place))
 
-    def fold(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
-        """One row for each distinct `by`. Raises ArithmeticOverflow."""
+    def fold(self, table: pa.Table, by: Sequence[str], marks: Sequence[str] = ()) -> pa.Table:
+        """As `Folds.fold`. Raises ArithmeticOverflow."""
         try:
-            return self.folds.fold(table, by)
+            return self.folds.fold(table, by, marks)
         except SumOverflow as overflow:
             raise self._overflow(overflow) from overflow
 

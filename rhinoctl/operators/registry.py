@@ -9,8 +9,11 @@ from rhinoctl.errors import UnsupportedOperator
 from rhinoctl.operators.arrow_types import type_of_name
 from rhinoctl.operators.base import BoundOperator, Operator
 from rhinoctl.operators.running import RunningAggregate
+from rhinoctl.operators.windows import WindowAggregate
 
-KINDS: dict[str, type[Operator]] = {RunningAggregate.kind: RunningAggregate}
+KINDS: dict[str, type[Operator]] = {
+    operator.kind: operator for operator in (RunningAggregate, WindowAggregate)
+}
 
 
 def from_spec(spec: Mapping[str, Any]) -> Operator:

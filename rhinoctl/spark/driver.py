@@ -44,7 +44,8 @@ class Decided:
 
 
 class BatchDriver:
-    """One job's batches in one run of its query. `on_wake` makes Spark run a batch soon."""
+    """One job's batches in one run of its query. `on_wake` makes Spark run a batch soon;
+    `on_due` also one that would otherwise be the last."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class BatchDriver:
         operator: str,
         delays_ms: tuple[int, ...],
         on_wake: Callable[[], object],
+        on_due: Callable[[], object],
     ) -> None:
         self._client = client
         self._wire = wire
@@ -64,6 +66,7 @@ class BatchDriver:
         self._operator = operator
         self._delays_ms = delays_ms
         self._on_wake = on_wake
+        self._on_due = on_due
         self._lock = threading.Lock()
         self._lineage: Lineage | None = None
         self._run_id = ""
@@ -125,7 +128,7 @@ class BatchDriver:
         it would wait for rows (its own "no-data batch")."""
         assert record is not None
         if watermarks.after(record.watermarks, self._delays_ms) > record.watermarks.evict_ms:
-            self._on_wake()
+            self._on_due()
 
     # --- the session -----------------------------------------------------------------------------
 

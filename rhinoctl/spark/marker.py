@@ -7,7 +7,11 @@ job's own source does. The counter only grows and decides nothing: what a batch 
 decision record.
 
     driver                        Unix socket                        reader's process
-    MarkerBell.ring() ──────▶  b"1764295000123\\n"  ──────▶  MarkerListener.seen
+    MarkerBell.ring() ──▶  b"1764295000123 1764295000001\\n"  ──▶  MarkerListener.seen
+
+The second number is that of the last *due* ring: one without which something would stay undone for
+ever, such as windows that are over. A query with the trigger availableNow heeds only those, so that
+it ends.
 
 1. A counter that was sent is never followed by a lower one, also over restarts of the driver.
 2. Nobody waits for a peer: a reader that does not take its bytes is cut off and connects again.
@@ -29,8 +33,8 @@ from typing import Final, Self
 
 from rhinoctl.errors import Refused, UsageError
 
-LINE_BYTES_MAX: Final = 32
-"""A counter and its newline: 64 bits have 20 digits."""
+LINE_BYTES_MAX: Final = 64
+"""Two counters and a newline: 64 bits have 20 digits."""
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 2.0
@@ -53,7 +57,7 @@ class MarkerBell:
 
     def __init__(self, *, directory: str | None = None, above: int = 0) -> None:
         self._counter = above
-        self._rung = False
+        self._due = 0
         self._closed = False
         self._lock = threading.Lock()
         self._readers: set[socket.socket] = set()
@@ -94,7 +98,7 @@ class MarkerBell:
         server.setblocking(False)
         return server
 
-    def ring(self) -> int:
+    def ring(self, *, due: bool = False) -> int:
         """Raise the counter, tell all readers, and return it. Never blocks.
 
         The counter is the wall clock in milliseconds where that is higher than the last counter.
@@ -104,14 +108,15 @@ class MarkerBell:
             if self._closed:
                 return self._counter
             self._counter = max(self._counter + 1, time.time_ns() // 1_000_000)
-            self._rung = True
+            if due:
+                self._due = self._counter
             for reader in self._readers:
                 self._tell(reader)
             return self._counter
 
     def _tell(self, reader: socket.socket) -> None:
         """Send the counter; the lock is held."""
-        line = b"%d\n" % self._counter
+        line = b"%d %d\n" % (self._counter, self._due)
         try:
             told = reader.send(line) == len(line)
         except OSError:
@@ -141,8 +146,7 @@ class MarkerBell:
         selector.register(reader, selectors.EVENT_READ)
         with self._lock:
             self._readers.add(reader)
-            if self._rung:
-                self._tell(reader)
+            self._tell(reader)
 
     def _forget_if_gone(self, selector: selectors.BaseSelector, reader: socket.socket) -> None:
         """A reader never writes, so one that can be read from has gone."""
@@ -157,6 +161,12 @@ class MarkerBell:
             with self._lock:
                 self._readers.discard(reader)
             reader.close()
+
+    def raise_above(self, counter: int) -> None:
+        """Later counters are above this one too: that which Spark logged last, say. Its clock may
+        have been ahead of ours."""
+        with self._lock:
+            self._counter = max(self._counter, counter)
 
     def close(self) -> None:
         """Cut all readers off and remove the socket and its directory. May be called again."""
@@ -180,6 +190,18 @@ class MarkerBell:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def due_at(path: str, timeout_s: float = CONNECT_TIMEOUT_S) -> int:
+    """The last due counter of the bell at `path` as of now; 0 if there is none, or no answer."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bell:
+            bell.settimeout(timeout_s)
+            bell.connect(path)
+            with bell.makefile("rb") as lines:
+                return int(lines.readline(LINE_BYTES_MAX).split()[1])
+    except (OSError, ValueError, IndexError):  # no bell there, it has gone, or it is not a bell
+        return 0
 
 
 class MarkerListener:
@@ -223,7 +245,7 @@ class MarkerListener:
                     while line := lines.readline(LINE_BYTES_MAX):
                         if self._stopped.is_set() or not line.endswith(b"\n"):
                             break
-                        self.seen = max(self.seen, int(line))
-        except (OSError, ValueError):  # no bell there, it has gone, or it is not a bell
+                        self.seen = max(self.seen, int(line.split()[0]))
+        except (OSError, ValueError, IndexError):  # no bell there, it has gone, or it is not a bell
             pass
         return connected

@@ -146,6 +146,16 @@ class QueryFacts:
         )
 
 
+def marker_of(offsets: str) -> int:
+    """The counter of the marker stream in a batch's offsets; 0 without such a stream."""
+    known = json.loads(offsets)
+    for text in known.values() if isinstance(known, dict) else known:
+        offset = json.loads(text) if text else None
+        if isinstance(offset, dict) and offset.keys() == {"marker"}:
+            return int(offset["marker"])
+    return 0
+
+
 def _offsets(entry: Any) -> str:
     """The offsets of an entry of the offset log, of format 1 (a sequence) or 2 (a map)."""
     if entry.getClass().getSimpleName() == "OffsetSeq":

@@ -13,19 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import blake3
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from rhinoctl import limits
 from rhinoctl.control.client import ControlClient, locate_controller, read_token
 from rhinoctl.errors import DeadlineExceeded, MissingColumn, RhinoError, UsageError
 from rhinoctl.ids import JobName
-from rhinoctl.operators import BoundOperator, Operator, RunningAggregate, from_spec
+from rhinoctl.operators import BoundOperator, Operator, from_spec
 from rhinoctl.protocol import batches, views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import OperatorSpec
@@ -37,10 +38,12 @@ from rhinoctl.spark.query import (
     check_collations,
     check_session,
     check_workers_python,
+    marker_of,
 )
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.source import mark, register
 from rhinoctl.spark.staging import StagePlan, stage
+from rhinoctl.spark.tagging import flattened, tagged
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
 
@@ -107,6 +110,13 @@ class Rhino:
         """The stream, united with the job's marker stream, which has no rows and wakes Spark."""
         return mark(frame, self._bell)
 
+    def tagged(self, **inputs: DataFrame) -> DataFrame:
+        """Two streams as one, for an operator with two inputs: ``tagged(left=…, right=…)``.
+
+        Each has its rows in a struct of its name; every row has one of them.
+        """
+        return tagged(**inputs)
+
     def sink(self, operator: Operator, then: Then) -> Callable[[DataFrame, int], None]:
         """The function for `foreachBatch`: state and step go to the instances, results to `then`.
 
@@ -115,10 +125,13 @@ class Rhino:
         """
 
         operator = _with_session(operator, self._spark)
+        if operator.evicts:  # what a run before left to close
+            self._bell.ring(due=True)
 
         def callback(frame: DataFrame, batch: int) -> None:
             try:
                 facts = self._facts.of(frame, batch)
+                self._bell.raise_above(marker_of(facts.end_offsets))
                 with self._lock:
                     bound = self._bound = self._bound or self._bind(operator, frame)
                 decided = self._decide(bound, operator, frame, facts)
@@ -135,16 +148,16 @@ class Rhino:
         self._bell.ring()
 
     def _bind(self, operator: Operator, frame: DataFrame) -> _Bound:
+        schema = flattened(frame.schema, operator.inputs)
         for column in operator.columns():
-            if column not in frame.columns:
+            if column not in schema.names:
                 raise MissingColumn(
-                    f"the frame has no column {column!r}; it has {', '.join(frame.columns)}",
+                    f"the frame has no column {column!r}; it has {', '.join(schema.names)}",
                     remedy="select or rename the column before the sink, or mend the declaration",
                 )
-        check_collations(frame.schema, operator.columns())
-        schema = to_arrow_schema(frame.schema, timezone="UTC")
-        needed = [name for name in operator.columns() if name in schema.names]
-        bound = operator.bind(pa.schema([schema.field(name) for name in needed]))
+        check_collations(schema, operator.columns())
+        needed = StructType([each for each in schema.fields if each.name in operator.columns()])
+        bound = operator.bind(to_arrow_schema(needed, timezone="UTC"))
         text = json.dumps(bound.to_json(), separators=(",", ":"))
         spec = OperatorSpec(
             name=operator.kind, spec=text, digest=blake3.blake3(text.encode()).hexdigest()[:16]
@@ -166,6 +179,7 @@ class Rhino:
             operator=spec.digest,
             delays_ms=bound.delays_ms,
             on_wake=self._bell.ring,
+            on_due=partial(self._bell.ring, due=True),
         )
         return _Bound(bound, spec, driver)
 
@@ -184,8 +198,6 @@ class Rhino:
     def _decide(
         self, bound: _Bound, operator: Operator, frame: DataFrame, facts: BatchFacts
     ) -> Decided:
-        columns = operator.columns()
-
         def run_stage(asked: batches.Stage) -> batches.Staged:
             plan = StagePlan(
                 operator=bound.spec.spec,
@@ -195,7 +207,7 @@ class Rhino:
                 addresses=dict(asked.epoch.workers),
                 token=self._token,
             )
-            return stage(frame, plan, keys=operator.keys, columns=columns)
+            return stage(frame, plan, operator=operator)
 
         self.last = bound.driver.decide(facts, run_stage, takeover=self._takeover)
         return self.last
@@ -237,10 +249,10 @@ class Rhino:
 
 def _with_session(operator: Operator, spark: SparkSession) -> Operator:
     """The operator with the session's arithmetic, where it has any: Spark's default is ANSI."""
-    if not isinstance(operator, RunningAggregate):
+    spec = operator.spec()
+    if "ansi" not in spec:
         return operator
-    ansi = spark.conf.get("spark.sql.ansi.enabled") == "true"
-    return from_spec({**operator.spec(), "ansi": ansi})
+    return from_spec({**spec, "ansi": spark.conf.get("spark.sql.ansi.enabled") == "true"})
 
 
 def _owner_workers(epoch: Epoch) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from pyspark.sql.types import StructField, StructType
 
 from rhinoctl.errors import UsageError
 from rhinoctl.spark import nexmark
-from rhinoctl.spark.marker import MarkerBell, MarkerListener
+from rhinoctl.spark.marker import MarkerBell, MarkerListener, due_at
 from rhinoctl.spark.nexmark import EVENTS_MAX, Kind, NexmarkSpec, check_range, refusal
 
 NAME: Final = "rhino"
@@ -257,7 +257,7 @@ class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: GeneratorOptions) -> None:
         self._options = options
         self._spec = options.spec
-        self._target: int | None = None
+        self._asks = False
 
     def initialOffset(self) -> dict:
         self._options.for_stream()
@@ -331,14 +331,15 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 class MarkerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream without rows; its offset ``{"marker": counter}`` is the bell's counter.
 
-    Offsets that Spark has logged need no bell. With the trigger availableNow the counter is frozen
-    when the run begins: a ring during the run does not prolong it.
+    Offsets that Spark has logged need no bell. With the trigger availableNow Spark asks between
+    batches only, and ends when nothing is new: so the bell is asked then for its last due ring,
+    lest one of the batch before be missed; other rings do not prolong the run.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._listener: MarkerListener | None = None
-        self._target: int | None = None
+        self._asks = False
 
     def _seen(self) -> int:
         if self._listener is None:  # not before it is asked: another reader is pickled into tasks
@@ -352,11 +353,11 @@ class MarkerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"marker": 0}
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:
-        seen = self._seen() if self._target is None else self._target
+        seen = due_at(self._path) if self._asks else self._seen()
         return {"marker": max(seen, start.get("marker", 0))}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._seen()
+        self._asks = True
 
     def partitions(self, start: dict, end: dict) -> list[InputPartition]:
         return []

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from rhinoctl.ids import KEY_GROUPS
-from rhinoctl.operators.base import KEY_GROUP
+from rhinoctl.operators.base import KEY_GROUP, Operator
 from rhinoctl.protocol import batches, codec
 from rhinoctl.spark.slices import StagePlan as StagePlan
 from rhinoctl.spark.slices import push_rows
@@ -23,14 +23,15 @@ RECEIPT = "receipt string"
 """The schema of what a task returns: one JSON text."""
 
 
-def stage(
-    frame: DataFrame, plan: StagePlan, *, keys: tuple[str, ...], columns: tuple[str, ...]
-) -> batches.Staged:
+def stage(frame: DataFrame, plan: StagePlan, *, operator: Operator) -> batches.Staged:
     """Run the job: project, hash, push. Returns the receipts and the failures of its tasks."""
-    group = F.pmod(F.xxhash64(*(F.col(quoted(key)) for key in keys)), F.lit(KEY_GROUPS))
-    needed = frame.select(
-        group.cast("int").alias(KEY_GROUP), *(F.col(quoted(name)) for name in columns)
-    )
+    inputs = operator.inputs
+    keys = [
+        F.coalesce(*(column_of(name, inputs) for name in names)) for names in operator.key_columns()
+    ]
+    group = F.pmod(F.xxhash64(*keys), F.lit(KEY_GROUPS))
+    columns = [column_of(name, inputs).alias(name) for name in operator.columns()]
+    needed = frame.select(group.cast("int").alias(KEY_GROUP), *columns)
     rows = needed.mapInArrow(pusher(plan), RECEIPT).collect()
     receipts, failures = [], []
     for row in rows:
@@ -40,6 +41,14 @@ def stage(
     return batches.Staged(
         attempt=plan.stage.attempt, receipts=tuple(receipts), failures=tuple(failures)
     )
+
+
+def column_of(name: str, inputs: tuple[str, ...]) -> Column:
+    """A column of the frame, or a field of a tagged input."""
+    tag, dot, field = name.partition(".")
+    if dot and tag in inputs:
+        return F.col(f"{quoted(tag)}.{quoted(field)}")
+    return F.col(quoted(name))
 
 
 def quoted(name: str) -> str:
