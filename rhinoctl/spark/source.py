@@ -257,7 +257,7 @@ class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: GeneratorOptions) -> None:
         self._options = options
         self._spec = options.spec
-        self._asks = False
+        self._target: int | None = None
 
     def initialOffset(self) -> dict:
         self._options.for_stream()

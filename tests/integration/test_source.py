@@ -327,7 +327,7 @@ def test_available_now_ends_though_the_clock_runs_and_the_bell_rings(
         ringer.join()
     assert offsets(query)[:2] == [(0, 1_000), (1_000, 2_000)]
     markers = {end for _, end in offsets(query, source=1)}
-    assert len(markers) == 1  # frozen before the first batch
+    assert len(markers) == 1  # none of the rings is due
 
 
 # ---------------------------------------------------------------------------- bell and listener
