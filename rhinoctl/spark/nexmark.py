@@ -11,10 +11,13 @@ read again as the oracle of a run.
 3. The first `preload` events are bids, one on each of as many keys of their own, and carry a pad.
    They fill state before the clock starts; no field of theirs depends on the clock.
 4. Event n >= preload is created at base_ms + (n - preload) * 1000 / rate, whatever the consumer
-   does (an open loop).
+   does (an open loop), and carries that time: a consumer that falls behind does not slow the clock,
+   and what a record has waited is in its latency.
 5. Records have the sizes of the Rhino paper, section 5.1.2: person 206, auction 269, bid 32 bytes,
    as the sum of the bytes of their fields (8 for a number or a time, the length for a string). A
    bid's pad comes on top.
+6. Which keys are drawn how often is an option (`rhinoctl.spark.skew`), for the auctions that bids
+   are on and for the sellers of auctions; bidders and preloaded bids are not skewed.
 
 pyspark is not imported here.
 """
@@ -31,6 +34,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rhinoctl.errors import UsageError
+from rhinoctl.spark.skew import EXPONENT_MAX, Buckets, Skew, hot_buckets, zipf_buckets
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -110,7 +114,9 @@ class NexmarkSpec:
     `rate` is in events of all kinds per second. `base_ms` is the unix time in milliseconds at which
     the clock starts (None: not yet, only the preload can be made). Bids are drawn over `keys`
     auctions; `preload` bids come before the clock, each with a pad of `pad_bytes` (0: bids have no
-    column `pad`).
+    column `pad`). With the skew ZIPF key k of them is drawn in proportion to 1 / (k + 1) ** s, s
+    being `zipf_exponent` hundredths; with HOT `hot_percent` of all draws are of the first
+    `hot_keys` keys.
 
     Raises UsageError for a number out of its range.
     """
@@ -121,6 +127,10 @@ class NexmarkSpec:
     preload: int = 0
     pad_bytes: int = 0
     base_ms: int | None = None
+    skew: Skew = Skew.UNIFORM
+    zipf_exponent: int = 100
+    hot_percent: int = 50
+    hot_keys: int = 1
 
     def __post_init__(self) -> None:
         check_range("seed", self.seed, 0, 2**63 - 1)
@@ -129,6 +139,14 @@ class NexmarkSpec:
         check_range("preload", self.preload, 0, EVENTS_MAX)
         check_range("pad_bytes", self.pad_bytes, 0, PAD_BYTES_MAX)
         check_range("base_ms", self.base_ms, 0, BASE_MS_MAX)
+        check_range("zipf_exponent", self.zipf_exponent, 1, EXPONENT_MAX)
+        check_range("hot_percent", self.hot_percent, 0, 100)
+        check_range("hot_keys", self.hot_keys, 1, KEYS_MAX)
+        if self.skew is Skew.HOT and self.hot_keys >= self.keys:
+            raise refusal(
+                f"option hot_keys is {self.hot_keys}, and there are {self.keys} keys",
+                "give hot_keys below keys, or leave skew out",
+            )
 
 
 def check_range(option: str, value: int | None, low: int, high: int) -> None:
@@ -178,7 +196,8 @@ def persons(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
 def auctions(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
     """The auctions among the events start <= n < end, in order of n; ids follow n and are unique.
 
-    A seller is one of the newest persons, so that persons and auctions of one window join.
+    A seller is one of the newest persons, so that persons and auctions of one window join. With a
+    skew each of the newest persons has a rank, which stays as long as it is one of them.
     """
     n = _clock_numbers(spec, Kind.AUCTION, start, end)
     created_us = _created_us(spec, n)
@@ -190,7 +209,7 @@ def auctions(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
         _text(_letters(spec, _Field.ITEM, n, 20)),
         _numbers(initial),
         _numbers(initial + _price(_draw(spec, _Field.RESERVE, n))),
-        _numbers(_person(spec, _Field.SELLER, n)),
+        _numbers(_sellers(spec, n)),
         _numbers(10 + _below(_draw(spec, _Field.CATEGORY, n), 5)),
         _times(created_us),
         _times(created_us + lasts_us),
@@ -224,8 +243,13 @@ def bids(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
 
 
 def draw_auction(spec: NexmarkSpec, n: Numbers) -> Numbers:
-    """The auction that each bid n is on: uniform over `spec.keys` ids from FIRST_ID."""
-    return FIRST_ID + _below(_draw(spec, _Field.BID_AUCTION, n), spec.keys)
+    """The auction that each bid n is on, of `spec.keys` ids from FIRST_ID on: in the order of their
+    ranks if there is a skew."""
+    words = _draw(spec, _Field.BID_AUCTION, n)
+    buckets = _buckets(spec, spec.keys)
+    if buckets is None:
+        return FIRST_ID + _below(words, spec.keys)
+    return FIRST_ID + _ranks(buckets, _draw(spec, _Field.BID_BUCKET, n), words)
 
 
 def batches(spec: NexmarkSpec, kind: Kind, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -362,6 +386,9 @@ class _Field(IntEnum):
     ITEM = 16
     CATEGORY = 17
     AUCTION_EXTRA = 18
+    BID_BUCKET = 19
+    SELLER_BUCKET = 20
+    SELLER_RANK = 21
 
 
 def _draw(spec: NexmarkSpec, field: _Field, n: Numbers) -> Words:
@@ -391,6 +418,35 @@ def _person(spec: NexmarkSpec, field: _Field, n: Numbers) -> Numbers:
     there = newest - -(-spec.preload // CYCLE) + 1
     back = _below(_draw(spec, field, n), np.clip(there, 1, ACTIVE_PEOPLE))
     return FIRST_ID + newest - back
+
+
+def _buckets(spec: NexmarkSpec, keys: int) -> Buckets | None:
+    """How so many keys are drawn; None: all alike."""
+    if spec.skew is Skew.ZIPF:
+        return zipf_buckets(keys, spec.zipf_exponent)
+    if spec.skew is Skew.HOT and spec.hot_keys < keys:
+        return hot_buckets(keys, spec.hot_keys, spec.hot_percent)
+    return None
+
+
+def _ranks(buckets: Buckets, words: Words, others: Words) -> Numbers:
+    """A rank for each event, by one word for the bucket and another for the place in it."""
+    found = buckets.find(words)
+    return buckets.low[found] + _below(others, buckets.width[found])
+
+
+def _sellers(spec: NexmarkSpec, n: Numbers) -> Numbers:
+    """The seller of each auction n. Person p has rank p % ACTIVE_PEOPLE while it is one of the
+    newest; where no person has the rank yet, any of the newest is taken."""
+    alike = _person(spec, _Field.SELLER, n)
+    buckets = _buckets(spec, ACTIVE_PEOPLE)
+    if buckets is None:
+        return alike
+    words = _draw(spec, _Field.SELLER_BUCKET, n)
+    rank = _ranks(buckets, words, _draw(spec, _Field.SELLER_RANK, n))
+    newest = n // CYCLE
+    person = newest - (newest - rank) % ACTIVE_PEOPLE
+    return np.where(person >= -(-spec.preload // CYCLE), FIRST_ID + person, alike)
 
 
 def _bytes_of(*words: Words) -> Bytes:

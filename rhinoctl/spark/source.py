@@ -40,6 +40,7 @@ from rhinoctl.errors import UsageError
 from rhinoctl.spark import nexmark
 from rhinoctl.spark.marker import MarkerBell, MarkerListener, due_at
 from rhinoctl.spark.nexmark import EVENTS_MAX, Kind, NexmarkSpec, check_range, refusal
+from rhinoctl.spark.skew import Skew
 
 NAME: Final = "rhino"
 PARTITIONS_MAX: Final = 4096
@@ -55,10 +56,13 @@ NUMBERS: Final[dict[str, int | None]] = {
     "partitions": 2,
     "max_events_per_batch": None,
     "preload_per_batch": 50_000,
+    "zipf_exponent": 100,
+    "hot_percent": 50,
+    "hot_keys": 1,
 }
 """The generator's options that are whole numbers, with their defaults."""
 
-WORDS: Final = ("generator", "stream", "clock_file")
+WORDS: Final = ("generator", "stream", "clock_file", "skew")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,10 @@ class GeneratorOptions:
     clock_file            a file that holds base_ms as text once the clock has started   none
     events                the stream ends after so many, the preloaded ones included     none
     keys                  auctions that bids are drawn over                              100,000
+    skew                  how keys are drawn: ``uniform``, ``zipf`` or ``hot``           uniform
+    zipf_exponent         for ``zipf``: the exponent in hundredths (100 is 1.0)          100
+    hot_percent           for ``hot``: the part of all draws that hot keys get           50
+    hot_keys              for ``hot``: how many keys are hot                             1
     seed                                                                                 0
     preload               bids that are there before the clock starts                    0
     pad_bytes             incompressible bytes that each preloaded bid carries           0
@@ -118,6 +126,8 @@ class GeneratorOptions:
         _one_of("generator", given.get("generator"), ["nexmark"])
         stream = given.get("stream", Kind.BID.value).lower()
         _one_of("stream", stream, [kind.value for kind in Kind])
+        skew = given.get("skew", Skew.UNIFORM.value).lower()
+        _one_of("skew", skew, [each.value for each in Skew])
         number = {name: _number(name, given.get(name)) for name in NUMBERS}
         clock_file = given.get("clock_file") or None
         if clock_file is not None and number["base_ms"] is not None:
@@ -125,9 +135,9 @@ class GeneratorOptions:
                 "options base_ms and clock_file are both given",
                 "give base_ms if the clock's start is known, clock_file if it is told later",
             )
-        spec_fields = ("seed", "rate", "keys", "base_ms", "preload", "pad_bytes")
+        fields = {name: number[name] for name in NUMBERS if name in NexmarkSpec.__slots__}
         return cls(
-            spec=NexmarkSpec(**{name: number[name] for name in spec_fields}),  # type: ignore[arg-type]
+            spec=NexmarkSpec(**fields, skew=Skew(skew)),  # type: ignore[arg-type]
             kind=Kind(stream),
             events=number["events"],
             partitions=number["partitions"] or 0,

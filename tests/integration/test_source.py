@@ -206,6 +206,8 @@ def test_an_empty_range_has_no_partitions() -> None:
 WRONG: list[dict[str, object]] = [
     {"generator": "nexmarx", "base_ms": 0},
     {"stream": "bids", "base_ms": 0},
+    {"skew": "cold", "base_ms": 0},
+    {"skew": "zipf", "zipf_exponent": "1.5", "base_ms": 0},
     {"rate": -5, "base_ms": 0},
     {"rate": "fast", "base_ms": 0},
     {"partitions": 0, "base_ms": 0},

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rhinoctl.errors import UsageError
 from rhinoctl.spark import nexmark
 from rhinoctl.spark.nexmark import Kind, NexmarkSpec
+from rhinoctl.spark.skew import Skew
 
 BASE_MS = 1_700_000_000_000
 MAKERS = {Kind.PERSON: nexmark.persons, Kind.AUCTION: nexmark.auctions, Kind.BID: nexmark.bids}
@@ -26,6 +27,15 @@ specs = st.builds(
     preload=st.integers(0, 400),
     pad_bytes=st.integers(0, 40),
     base_ms=st.just(BASE_MS),
+    skew=st.sampled_from([Skew.UNIFORM, Skew.ZIPF]),
+    zipf_exponent=st.sampled_from([50, 100, 170]),
+) | st.builds(
+    NexmarkSpec,
+    preload=st.integers(0, 400),
+    base_ms=st.just(BASE_MS),
+    skew=st.just(Skew.HOT),
+    hot_percent=st.integers(0, 100),
+    hot_keys=st.integers(1, 2_000),
 )
 kinds = st.sampled_from(Kind)
 
@@ -164,6 +174,85 @@ def test_rows_are_the_same_on_every_machine_and_in_every_release() -> None:
     assert digest.hexdigest() == "4eb94c8a275aa34617e7f66d8092aa673ebbcfc82803dd5159465943df303c55"
 
 
+# ---------------------------------------------------------------------------- skew
+
+
+def shares(values: np.ndarray) -> np.ndarray:
+    """The part of all draws that each key got, the keys in order."""
+    return np.bincount(values) / len(values)
+
+
+def bid_shares(keys: int, **skew: object) -> np.ndarray:
+    spec = NexmarkSpec(base_ms=BASE_MS, keys=keys, **skew)
+    drawn = nexmark.bids(spec, 0, 500_000)["auction"].to_numpy() - nexmark.FIRST_ID
+    assert drawn.min() >= 0
+    assert drawn.max() < keys
+    return np.concatenate((shares(drawn), np.zeros(keys)))[:keys]
+
+
+@pytest.mark.parametrize("exponent", [60, 100, 150])
+@pytest.mark.parametrize("keys", [7, 300, 5_000])
+def test_zipf_gives_key_k_its_part(keys: int, exponent: int) -> None:
+    """Against the law itself, for the first keys alone and for the others in groups."""
+    weights = np.arange(1, keys + 1) ** (-exponent / 100)
+    expected, found = (
+        weights / weights.sum(),
+        bid_shares(keys, skew=Skew.ZIPF, zipf_exponent=exponent),
+    )
+    cuts = [place for place in (0, 1, 2, 3, 5, 10, 100, 256, 300, 1_000, 3_000) if place < keys]
+    expected, found = np.add.reduceat(expected, cuts), np.add.reduceat(found, cuts)
+    deviation = np.sqrt(expected * (1 - expected) / 460_000)
+    assert (np.abs(found - expected) < 5 * deviation + 0.0003).all()
+
+
+@pytest.mark.parametrize(("hot_percent", "hot_keys"), [(0, 1), (50, 1), (80, 10), (100, 3)])
+def test_hot_keys_get_their_part_and_share_it(hot_percent: int, hot_keys: int) -> None:
+    found = bid_shares(200, skew=Skew.HOT, hot_percent=hot_percent, hot_keys=hot_keys)
+    hot, others = found[:hot_keys], found[hot_keys:]
+    assert hot.sum() == pytest.approx(hot_percent / 100, abs=0.005)
+    for part in (hot, others):
+        assert part.max() - part.min() <= 10 * np.sqrt(part.mean() / 460_000)
+
+
+@pytest.mark.parametrize("skew", [Skew.ZIPF, Skew.HOT])
+def test_sellers_are_skewed_too_and_came_before(skew: Skew) -> None:
+    spec = NexmarkSpec(base_ms=BASE_MS, preload=120, skew=skew)
+    people = set(nexmark.persons(spec, 0, 200_000)["id"].to_pylist())
+    sellers = nexmark.auctions(spec, 150, 200_000)["seller"].to_numpy()
+    assert set(sellers.tolist()) <= people
+    newest = (np.arange(len(sellers)) // 3 + 3) + nexmark.FIRST_ID
+    assert (newest - sellers < nexmark.ACTIVE_PEOPLE + 5).all()
+    most = np.sort(np.bincount(sellers - nexmark.FIRST_ID))[::-1]
+    plain = nexmark.auctions(NexmarkSpec(base_ms=BASE_MS, preload=120), 150, 200_000)
+    assert most[0] > 10 * np.bincount(plain["seller"].to_numpy() - nexmark.FIRST_ID).max()
+
+
+def test_so_many_hot_keys_that_all_sellers_are_alike() -> None:
+    options = {"base_ms": BASE_MS, "skew": Skew.HOT, "hot_keys": 1_000, "hot_percent": 10}
+    alike, hot = NexmarkSpec(base_ms=BASE_MS), NexmarkSpec(**options)
+    assert nexmark.auctions(hot, 0, 9_999).equals(nexmark.auctions(alike, 0, 9_999))
+
+
+def test_a_skew_changes_keys_only() -> None:
+    alike, skewed = (
+        nexmark.bids(NexmarkSpec(base_ms=BASE_MS, preload=9, skew=skew), 0, 5_000)
+        for skew in Skew
+        if skew is not Skew.HOT
+    )
+    assert alike.drop_columns(["auction"]).equals(skewed.drop_columns(["auction"]))
+    assert alike["auction"].slice(0, 9).equals(skewed["auction"].slice(0, 9))
+    assert not alike["auction"].equals(skewed["auction"])
+
+
+def test_skewed_keys_are_the_same_on_every_machine_and_in_every_release() -> None:
+    digest = hashlib.sha256()
+    for skew in ({"skew": Skew.ZIPF, "zipf_exponent": 99}, {"skew": Skew.HOT, "hot_keys": 5}):
+        spec = NexmarkSpec(seed=42, base_ms=BASE_MS, **skew)
+        digest.update(repr(nexmark.bids(spec, 0, 5_000)["auction"].to_pylist()).encode())
+        digest.update(repr(nexmark.auctions(spec, 0, 90_000)["seller"].to_pylist()).encode())
+    assert digest.hexdigest() == "965bd0191c656f452c48f0b3c0c70abb3344742420dbb2a339b2d77ace92bd24"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -175,12 +264,19 @@ def test_rows_are_the_same_on_every_machine_and_in_every_release() -> None:
         {"preload": -1},
         {"pad_bytes": 2**30},
         {"base_ms": -1},
+        {"zipf_exponent": 0},
+        {"zipf_exponent": 501},
+        {"hot_percent": 101},
+        {"hot_percent": -1},
+        {"hot_keys": 0},
+        {"skew": Skew.HOT, "keys": 5, "hot_keys": 5},
     ],
     ids=str,
 )
 def test_a_number_out_of_its_range_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError) as refused:
         NexmarkSpec(**wrong)
+    assert list(wrong)[-1] in refused.value.message
     assert refused.value.remedy
 
 
