@@ -22,10 +22,15 @@ def joined(parts: Sequence[Records | pa.Array]) -> list[bytes]:
     first = parts[0]
     if len(parts) == 1 and isinstance(first, np.ndarray):
         return first.view(np.dtype((np.void, first.dtype.itemsize))).tolist()
+    return joined_rows(parts).to_numpy(zero_copy_only=False).tolist()
+
+
+def joined_rows(parts: Sequence[Records | pa.Array]) -> pa.Array:
+    """The same as a large_binary array."""
     arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-    nothing = pa.scalar(b"", pa.large_binary())
-    rows = pc.binary_join_element_wise(*arrays, nothing)
-    return rows.to_numpy(zero_copy_only=False).tolist()
+    if len(arrays) == 1:
+        return arrays[0]
+    return pc.binary_join_element_wise(*arrays, pa.scalar(b"", pa.large_binary()))
 
 
 def _as_binary(records: Records) -> pa.Array:

@@ -6,25 +6,21 @@ grouping has one more key, the start of the pane that a row's event time lies in
 """
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rhinoctl.errors import IdentityChanged, UnknownVnode
 from rhinoctl.ids import KEY_GROUPS, Vnode
 from rhinoctl.operators.aggregates import Aggregate, Folds, SumOverflow, bound
 from rhinoctl.operators.arrow_types import (
-    canonical,
     normalised,
     solid,
     text_of,
-    type_name,
     values_of,
 )
 from rhinoctl.operators.base import KEY_GROUP, ArithmeticOverflow, Slice
-from rhinoctl.operators.declaring import found
+from rhinoctl.operators.incoming import check_frame, gathered
 from rhinoctl.operators.keys import KeyCodec
 from rhinoctl.operators.table import KeyRows, StateTable
 from rhinoctl.operators.values import ValueCodec
@@ -80,7 +76,7 @@ class Grouping:
 
     def folded_rows(self, table: pa.Table, panes: pa.Array | None = None) -> pa.Table:
         """Rows of a task as rows of the wire, one for each key that occurs."""
-        self._check_frame(table.schema)
+        check_frame(table.schema, self.types)
         timed = [] if panes is None else [panes]
         columns = [table[KEY_GROUP], *timed, *self._group_keys(table), *self.folds.lift(table)]
         lifted = pa.Table.from_arrays(columns, names=self.wire_schema.names)
@@ -95,18 +91,6 @@ class Grouping:
         """Key columns in a form in which equal bytes are equal keys."""
         return [normalised(solid(table[key])) for key in self.keys]
 
-    def _check_frame(self, schema: pa.Schema) -> None:
-        if schema.field(KEY_GROUP).type != pa.int32():
-            raise ValueError(f"{KEY_GROUP} must be int32")
-        for column, held in self.types.items():
-            given = canonical(found(schema, column))
-            if not pa.types.is_null(held) and given != held:
-                raise IdentityChanged(
-                    f"column '{column}' was {type_name(held)} when the query started and is"
-                    f" {schema.field(column).type} now",
-                    remedy="restart the query",
-                )
-
     # --- the instance's side ---------------------------------------------------------------------
 
     def combined(self, slices: Sequence[Slice], vnodes: frozenset[Vnode]) -> pa.Table:
@@ -114,14 +98,7 @@ class Grouping:
 
         Raises UnknownVnode, IdentityChanged and ArithmeticOverflow.
         """
-        filled = sorted((each for each in slices if each[1].num_rows), key=itemgetter(0))
-        for vnode, batch in filled:
-            self._check_slice(vnode, batch, vnodes)
-        table = pa.Table.from_batches([batch for _, batch in filled], self.wire_schema)
-        rows = [batch.num_rows for _, batch in filled]
-        of_rows = np.repeat(
-            np.array([vnode for vnode, _ in filled], np.int32), np.array(rows, np.int64)
-        )
+        table, of_rows = gathered(slices, self.wire_schema, vnodes)
         place = of_rows << GROUP_BITS | values_of(solid(table[KEY_GROUP]))
         timed = [solid(table[PANE])] if self.timed else []
         slots = [solid(table[name]) for name in self.folds.names]
@@ -185,16 +162,3 @@ class Grouping:
     def _shown(self, key: str, value: Any) -> Any:
         is_text = pa.types.is_string(self.types[key]) and value is not None
         return value.decode(errors="replace") if is_text else value
-
-    def _check_slice(self, vnode: Vnode, batch: pa.RecordBatch, vnodes: frozenset[Vnode]) -> None:
-        if vnode not in vnodes:
-            raise UnknownVnode(
-                f"a slice for vnode {vnode} came to an instance that has no store of it",
-                remedy="rhinoctl status shows the owner of each vnode",
-            )
-        if not batch.schema.equals(self.wire_schema):
-            raise IdentityChanged(
-                f"a slice for vnode {vnode} has columns {batch.schema.names} of types"
-                f" {[str(each) for each in batch.schema.types]}, not those of the operator",
-                remedy="restart the query, so that all parts are bound to one schema",
-            )

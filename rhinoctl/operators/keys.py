@@ -42,7 +42,7 @@ from rhinoctl.operators.arrow_types import (
     solid,
     values_of,
 )
-from rhinoctl.operators.byte_rows import Rows, joined
+from rhinoctl.operators.byte_rows import Rows, joined, joined_rows
 
 RESERVED = b"\xff\xff"
 """The first key of the runtime's own range."""
@@ -84,6 +84,23 @@ class KeyCodec:
     ) -> list[bytes]:
         """One key a row. `columns` are of `types`; text and bytes may be large_binary. `times` are
         int64 microseconds, for timed keys."""
+        return joined(self._parts(key_groups, columns, times))
+
+    def encode_rows(
+        self,
+        key_groups: np.ndarray,
+        columns: Sequence[pa.Array],
+        times: np.ndarray | None = None,
+    ) -> pa.Array:
+        """The same as a large_binary array."""
+        return joined_rows(self._parts(key_groups, columns, times))
+
+    def _parts(
+        self,
+        key_groups: np.ndarray,
+        columns: Sequence[pa.Array],
+        times: np.ndarray | None,
+    ) -> list[np.ndarray | pa.Array]:
         if len(key_groups) and not 0 <= key_groups.min() <= key_groups.max() < KEY_GROUPS:
             raise ValueError(f"key groups must be in [0, {KEY_GROUPS})")
         if (times is not None) != self.timed:
@@ -105,7 +122,7 @@ class KeyCodec:
                 nulls = nulls_of(column)
                 records[f"flag{stretch.tail}"] = 1 if nulls is None else ~nulls
                 parts.append(_escaped(column))
-        return joined(parts)
+        return parts
 
     def decode(self, keys: Sequence[bytes]) -> tuple[np.ndarray, list[pa.Array], np.ndarray | None]:
         """Key groups (int32), key columns of `types` (large_binary for text and bytes), and the

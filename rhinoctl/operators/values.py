@@ -27,7 +27,7 @@ from rhinoctl.operators.arrow_types import (
     offsets_and_data,
     values_of,
 )
-from rhinoctl.operators.byte_rows import Rows, joined
+from rhinoctl.operators.byte_rows import Rows, joined, joined_rows
 
 FORMAT = 1
 
@@ -46,6 +46,13 @@ class ValueCodec:
 
     def encode(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """One value a row; `columns` are of `types`."""
+        return joined(self._parts(columns))
+
+    def encode_rows(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """The same as a large_binary array."""
+        return joined_rows(self._parts(columns))
+
+    def _parts(self, columns: Sequence[pa.Array]) -> list[np.ndarray | pa.Array]:
         records = np.zeros(len(columns[0]), self._dtype)
         records["format"] = FORMAT
         parts: list[np.ndarray | pa.Array] = [records]
@@ -59,7 +66,7 @@ class ValueCodec:
                 parts.append(tail)
             else:
                 records[f"value{index}"] = values_of(column)
-        return joined(parts)
+        return parts
 
     def decode(self, values: Sequence[bytes | None]) -> list[pa.Array]:
         """Columns of `types`, one row a value; all null where the value is None.
@@ -67,7 +74,10 @@ class ValueCodec:
         Raises NeedsRepair for a format that this release does not know, CorruptFile for bytes that
         `encode` cannot have made.
         """
-        every = pa.array(values, pa.large_binary())
+        return self.decode_rows(pa.array(values, pa.large_binary()))
+
+    def decode_rows(self, every: pa.Array) -> list[pa.Array]:
+        """The same of a large_binary array."""
         absent = nulls_of(every)
         rows = Rows(every.drop_null())
         _check(rows.holds(1))
