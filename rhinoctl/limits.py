@@ -55,6 +55,12 @@ SETBACKS_MAX = 3
 COMMAND_DEADLINE_S = 120.0
 """The longest command is a large batch's apply; a process that hangs longer is replaced."""
 
+REPLAY_TARGET_S = 1.0
+"""An instance that starts anew shall be that far behind at most: the design's `replay_target_s`."""
+
+CHECKPOINT_ROUND_LEAST_BATCHES = 8
+"""However long a replay would take, all vnodes are not checkpointed in fewer batches than this."""
+
 CHECKPOINT_ROUND_BATCHES = 32
 """Every vnode is checkpointed about once in so many batches: what a restart replays at most."""
 

@@ -28,6 +28,10 @@ class Bases(Protocol):
         """It has, or it could not."""
         ...
 
+    def applied(self, instance: Instance, rows: int, seconds: float) -> None:
+        """An instance has applied so many rows in so much time."""
+        ...
+
     def due(self, instance: Instance) -> tuple[Vnode, ...]:
         """Vnodes of an instance whose checkpoint is due, most urgent first."""
         ...
@@ -202,8 +206,13 @@ class Feeder:
             batch_time_ms=record.batch_time_ms,
         )
 
+        rows = sum(record.rows.get(vnode, 0) for vnode in command.vnodes)
+        clock = job.ports.clock
+        began = clock.monotonic()
+
         def applied(envelope: Envelope) -> None:
             if isinstance(envelope.message, m.BatchApplied):
+                self._bases.applied(instance, rows, clock.monotonic() - began)
                 self._applied(instance, command, envelope.message)
             else:
                 self._failed(instance, envelope, f"batch {command.time}")

@@ -8,6 +8,7 @@ Invariants:
 3. What a peer is copying stays, checkpoint and log, until its lease ends.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 from rhino_agent.job import Job
@@ -52,6 +53,7 @@ class Holdings:
         self._root = f"{job.root}/ckpt"
         self._kept: dict[Vnode, VnodeCheckpoints] = {}
         self._touched: dict[Vnode, BatchTime] = {}
+        self._rows: dict[Vnode, deque[tuple[BatchTime, int]]] = {}
         self._noted = BASE
         self._whole: dict[Vnode, str] = {}
         self._loans: dict[Vnode, Loan] = {}
@@ -161,6 +163,7 @@ class Holdings:
     def look_again(self) -> None:
         """The log may have got a gap, or pieces that were missing: believe nothing remembered."""
         self._whole.clear()
+        self._rows.clear()
         self._noted = BASE
 
     # --- coverage --------------------------------------------------------------------------------
@@ -172,7 +175,17 @@ class Holdings:
             if record is not None:
                 touched = filter(record.touches, map(Vnode, range(self._job.spec.vnodes)))
                 self._touched.update(dict.fromkeys(touched, time))
+                for vnode, count in record.rows.items():
+                    if count and self._job.log.has(time, vnode):
+                        self._rows.setdefault(vnode, deque()).append((time, count))
             self._noted = time
+
+    def waiting_rows(self, vnode: Vnode) -> int:
+        """Rows of released batches that the newest checkpoint of a vnode does not have."""
+        reach, rows = self.reach(vnode), self._rows.setdefault(vnode, deque())
+        while rows and rows[0][0] <= reach:
+            rows.popleft()
+        return sum(count for _, count in rows)
 
     def touched(self, vnode: Vnode) -> BatchTime:
         """The last released batch that touched a vnode, as far as log and checkpoints show."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from rhinoctl import limits
 from rhinoctl.errors import NotRunning
 from rhinoctl.ids import InstanceId, WorkerId
 from rhinoctl.protocol import codec
@@ -16,8 +17,9 @@ T = TypeVar("T")
 class AgentSettings:
     """An agent: its cluster and worker, its replica disk, where it listens, and its limits.
 
-    `run` is a short directory for Unix sockets; `parent` the process id with which the agent shall
-    end, 0 if it stands alone.
+    `replay_target_s` is how long an instance that starts anew may apply from the log. `run` is a
+    short directory for Unix sockets; `parent` the process id with which the agent shall end, 0 if
+    it stands alone.
     """
 
     cluster: str
@@ -28,6 +30,7 @@ class AgentSettings:
     token_file: str
     cache_bytes: int
     buffer_bytes: int
+    replay_target_s: float = limits.REPLAY_TARGET_S
     parent: int = 0
 
 

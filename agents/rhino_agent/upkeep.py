@@ -19,6 +19,8 @@ from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, RhinoError
 from rhinoctl.ids import BASE, KEY_GROUPS, BatchTime, InstanceId, Vnode
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol import pacing
+from rhinoctl.protocol.pacing import ApplySpeed, Waiting
 from rhinoctl.state.checkpoints import Level, VnodeCheckpoints
 from rhinoctl.state.hashing import Steps
 from rhinoctl.state.manifests import Manifest
@@ -42,6 +44,7 @@ class Upkeep:
         self._job = job
         self._due: dict[InstanceId, list[Vnode]] = {}
         self._credit: dict[InstanceId, float] = {}
+        self._speed: dict[InstanceId, ApplySpeed] = {}
         self._writing: set[Vnode] = set()
         self._suspected: set[tuple[Vnode, str]] = set()
         self._work: deque[Work] = deque()
@@ -220,16 +223,41 @@ class Upkeep:
             self._since_trim = 0
             self.trim()
 
+    def applied(self, instance: Instance, rows: int, seconds: float) -> None:
+        """See `rhino_agent.feeder.Bases`."""
+        self._speed[instance.id] = self.speed(instance.id).after(rows, seconds)
+
+    def speed(self, instance: InstanceId) -> ApplySpeed:
+        """How fast an instance has applied rows."""
+        return self._speed.get(instance, ApplySpeed())
+
+    def replay_s(self, instance: InstanceId, vnodes: frozenset[Vnode]) -> float:
+        """How long an instance would apply from the log if it started anew now."""
+        rows = sum(self.holdings.waiting_rows(vnode) for vnode in vnodes)
+        return self.speed(instance).predict_s(rows)
+
     def _turn(self, instance: InstanceId, vnodes: frozenset[Vnode]) -> list[Vnode]:
-        """The vnodes whose turn it is: those that hold the log up most, and as many as make one
-        round of all in `CHECKPOINT_ROUND_BATCHES`."""
+        """The vnodes whose turn it is: as many as keep the predicted replay within its target, and
+        those that hold the log up most, at a pace of one round of all in
+        `CHECKPOINT_ROUND_BATCHES`."""
+        waiting = {
+            vnode: Waiting(rows=self.holdings.waiting_rows(vnode), floor=self.holdings.floor(vnode))
+            for vnode in vnodes
+        }
         pace = 8 if self._job.log.size() > limits.LOG_BYTES_AIM else 1
         earned = pace * len(vnodes) / limits.CHECKPOINT_ROUND_BATCHES
         credit = min(self._credit.get(instance, 1.0) + earned, len(vnodes))
-        floors = {vnode: self.holdings.floor(vnode) for vnode in vnodes}
-        behind = [v for v in vnodes if self.holdings.is_stale(v) or self._holds_up(floors[v])]
-        chosen = sorted(behind, key=lambda v: (floors[v], v))[: int(credit)]
-        self._credit[instance] = credit - len(chosen)
+        most = max(1, len(vnodes) // limits.CHECKPOINT_ROUND_LEAST_BATCHES)
+        target_s = self._job.ports.settings.replay_target_s
+        chosen = pacing.by_replay(waiting, self.speed(instance), target_s, most)
+        behind = [
+            v
+            for v in vnodes
+            if self.holdings.is_stale(v) or self._holds_up(waiting[v].floor)
+            if v not in chosen
+        ]
+        chosen += pacing.by_age(waiting, behind, int(credit) - len(chosen))
+        self._credit[instance] = max(0.0, credit - len(chosen))
         return chosen
 
     def _holds_up(self, floor: BatchTime) -> bool:

@@ -38,6 +38,16 @@ def up(
     buffer_mb: Annotated[
         int | None, _count("--buffer-mb", 1, 1 << 20, "Write buffers of an instance. Default: 64.")
     ] = None,
+    replay_target_s: Annotated[
+        float | None,
+        typer.Option(
+            "--replay-target-s",
+            metavar="S",
+            min=0.1,
+            max=3600,
+            help="What an instance that starts anew may take to catch up. Default: 1.",
+        ),
+    ] = None,
     cluster: Directory = None,
     as_json: Json = False,
 ) -> int:
@@ -48,6 +58,7 @@ def up(
         port=port,
         cache_mb=cache_mb,
         buffer_mb=buffer_mb,
+        replay_target_s=replay_target_s,
     )
     emit(ops.up(request, say), as_json, tables.local_table)
     return Exit.DONE

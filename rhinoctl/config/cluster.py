@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rhinoctl import __version__
+from rhinoctl import __version__, limits
 from rhinoctl.errors import Busy, ForeignManifest, UnwritableDirectory
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
@@ -51,6 +51,7 @@ class ClusterFile:
     workers: Mapping[WorkerId, WorkerEntry]
     cache_mb: int
     buffer_mb: int
+    replay_target_s: float = limits.REPLAY_TARGET_S
     processes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:

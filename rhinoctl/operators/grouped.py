@@ -8,7 +8,6 @@ grouping has one more key, the start of the pane that a row's event time lies in
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from rhinoctl.ids import KEY_GROUPS, Vnode

@@ -61,6 +61,7 @@ class UpRequest:
     port: int | None = None
     cache_mb: int | None = None
     buffer_mb: int | None = None
+    replay_target_s: float | None = None
     parent: int = 0
 
 
@@ -171,6 +172,7 @@ def plan_up(request: UpRequest, known: ClusterFile | None, alive: frozenset[str]
         controller=controller,
         cache_mb=request.cache_mb or cluster.cache_mb,
         buffer_mb=request.buffer_mb or cluster.buffer_mb,
+        replay_target_s=request.replay_target_s or cluster.replay_target_s,
         processes={name: p for name, p in cluster.processes.items() if name in alive},
     )
     return UpPlan(
@@ -211,6 +213,7 @@ def _agent_settings(cluster: ClusterFile, worker: WorkerId, parent: int) -> Mapp
         "token_file": cluster.token_file,
         "cache_bytes": cluster.cache_mb << 20,
         "buffer_bytes": cluster.buffer_mb << 20,
+        "replay_target_s": cluster.replay_target_s,
         "parent": parent,
     }
 

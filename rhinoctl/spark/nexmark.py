@@ -8,7 +8,8 @@ read again as the oracle of a run.
    49 are bids (NEXMark's 1 : 3 : 46).
 2. Every field is integer arithmetic on splitmix64(seed, field, n). No floats: their last bit may
    differ between two CPUs. No `numpy.random`: its streams may differ between two versions.
-3. The first `preload` events are bids, one on each of as many keys of their own, and carry a pad.
+3. The first `preload` events are of one kind, bids by default, with as many keys of their own, and
+   carry a pad. Streams of the other kinds have no rows for these numbers.
    They fill state before the clock starts; no field of theirs depends on the clock.
 4. Event n >= preload is created at base_ms + (n - preload) * 1000 / rate, whatever the consumer
    does (an open loop), and carries that time: a consumer that falls behind does not slow the clock,
@@ -59,11 +60,12 @@ FIRST_ID: Final = 1000
 """Ids of persons and auctions start here, as in NEXMark."""
 
 PRELOAD_ID: Final = 1_000_000_000
-"""Preloaded bid n is on auction PRELOAD_ID + n: above the ids of all other auctions bid on."""
+"""Preloaded bid n is on auction PRELOAD_ID + n, preloaded person or auction n has that id: above
+all other ids."""
 
-PRELOAD_TIME_US: Final = 946_684_800_000_000
-"""Preloaded bid n was created n microseconds after 2000-01-01: known before the clock starts, and
-above zero, where Spark's first watermark would call it late."""
+PRELOAD_MS: Final = 946_684_800_000
+"""Preloaded event n was created n microseconds after 2000-01-01, if nothing else is said: known
+before the clock starts, and above zero, where Spark's first watermark would call it late."""
 
 ACTIVE_PEOPLE: Final = 1000
 """Sellers and bidders are drawn from so many of the newest persons, as in NEXMark."""
@@ -113,10 +115,10 @@ class NexmarkSpec:
 
     `rate` is in events of all kinds per second. `base_ms` is the unix time in milliseconds at which
     the clock starts (None: not yet, only the preload can be made). Bids are drawn over `keys`
-    auctions; `preload` bids come before the clock, each with a pad of `pad_bytes` (0: bids have no
-    column `pad`). With the skew ZIPF key k of them is drawn in proportion to 1 / (k + 1) ** s, s
-    being `zipf_exponent` hundredths; with HOT `hot_percent` of all draws are of the first
-    `hot_keys` keys.
+    auctions; `preload` events of `preload_kind` come before the clock, from `preload_ms` on in unix
+    time, each with a pad of `pad_bytes` (0: there is no column `pad`). With the skew ZIPF key k of
+    them is drawn in proportion to 1 / (k + 1) ** s, s being `zipf_exponent` hundredths; with HOT
+    `hot_percent` of all draws are of the first `hot_keys` keys.
 
     Raises UsageError for a number out of its range.
     """
@@ -125,6 +127,8 @@ class NexmarkSpec:
     rate: int = 10_000
     keys: int = 100_000
     preload: int = 0
+    preload_kind: Kind = Kind.BID
+    preload_ms: int = PRELOAD_MS
     pad_bytes: int = 0
     base_ms: int | None = None
     skew: Skew = Skew.UNIFORM
@@ -137,6 +141,7 @@ class NexmarkSpec:
         check_range("rate", self.rate, 1, RATE_MAX)
         check_range("keys", self.keys, 1, KEYS_MAX)
         check_range("preload", self.preload, 0, EVENTS_MAX)
+        check_range("preload_ms", self.preload_ms, 0, BASE_MS_MAX)
         check_range("pad_bytes", self.pad_bytes, 0, PAD_BYTES_MAX)
         check_range("base_ms", self.base_ms, 0, BASE_MS_MAX)
         check_range("zipf_exponent", self.zipf_exponent, 1, EXPONENT_MAX)
@@ -161,36 +166,37 @@ def check_range(option: str, value: int | None, low: int, high: int) -> None:
 def schema(spec: NexmarkSpec, kind: Kind) -> pa.Schema:
     """The columns of a kind's rows."""
     columns = dict(_COLUMNS[kind])
-    if kind is Kind.BID and spec.pad_bytes:
+    if kind is spec.preload_kind and spec.pad_bytes:
         columns["pad"] = pa.binary()
     return pa.schema(list(columns.items()))
 
 
 def rows_before(spec: NexmarkSpec, kind: Kind, n: int) -> int:
     """How many events with a number below `n` are of the kind."""
-    preloaded = min(n, spec.preload) if kind is Kind.BID else 0
+    preloaded = min(n, spec.preload) if kind is spec.preload_kind else 0
     return preloaded + _places_before(kind, n) - _places_before(kind, min(n, spec.preload))
 
 
 def persons(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
     """The persons among the events start <= n < end, in order of n; ids follow n and are unique."""
-    n = _clock_numbers(spec, Kind.PERSON, start, end)
+    early, clocked = _events(spec, Kind.PERSON, start, end)
+    n = np.concatenate((early, clocked))
     email = _letters(spec, _Field.EMAIL, n, 24)
     email[:, 12] = ord("@")
     email[:, 20:] = np.frombuffer(b".com", np.uint8)
     card = _bytes_of(*_draws(spec, _Field.CARD, n, 3))[:, :19] % 10 + ord("0")
     card[:, 4::5] = ord(" ")
     columns = [
-        _numbers(FIRST_ID + n // CYCLE),
+        _numbers(np.concatenate((PRELOAD_ID + early, FIRST_ID + clocked // CYCLE))),
         _text(_letters(spec, _Field.NAME, n, 16)),
         _text(email),
         _text(card),
         _text(_CITIES[_below(_draw(spec, _Field.CITY, n), len(_CITIES))]),
         _text(_STATES[_below(_draw(spec, _Field.STATE, n), len(_STATES))]),
-        _times(_created_us(spec, n)),
+        _times(_all_created_us(spec, early, clocked)),
         _text(_padding(spec, _Field.PERSON_EXTRA, n, _PERSON_EXTRA_BYTES)),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema(spec, Kind.PERSON))
+    return _padded(spec, Kind.PERSON, columns, early, clocked)
 
 
 def auctions(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
@@ -199,13 +205,15 @@ def auctions(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
     A seller is one of the newest persons, so that persons and auctions of one window join. With a
     skew each of the newest persons has a rank, which stays as long as it is one of them.
     """
-    n = _clock_numbers(spec, Kind.AUCTION, start, end)
-    created_us = _created_us(spec, n)
+    early, clocked = _events(spec, Kind.AUCTION, start, end)
+    n = np.concatenate((early, clocked))
+    created_us = _all_created_us(spec, early, clocked)
     initial = _price(_draw(spec, _Field.INITIAL_BID, n))
     lasts_us = 1_000_000 + _below(_draw(spec, _Field.LASTS, n), 60_000_000)
     place = PLACES[Kind.AUCTION]
+    ids = FIRST_ID + clocked // CYCLE * len(place) + clocked % CYCLE - place.start
     columns = [
-        _numbers(FIRST_ID + n // CYCLE * len(place) + n % CYCLE - place.start),
+        _numbers(np.concatenate((PRELOAD_ID + early, ids))),
         _text(_letters(spec, _Field.ITEM, n, 20)),
         _numbers(initial),
         _numbers(initial + _price(_draw(spec, _Field.RESERVE, n))),
@@ -215,7 +223,7 @@ def auctions(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
         _times(created_us + lasts_us),
         _text(_padding(spec, _Field.AUCTION_EXTRA, n, _AUCTION_EXTRA_BYTES)),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema(spec, Kind.AUCTION))
+    return _padded(spec, Kind.AUCTION, columns, early, clocked)
 
 
 def bids(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
@@ -223,23 +231,26 @@ def bids(spec: NexmarkSpec, start: int, end: int) -> pa.RecordBatch:
 
     Raises UsageError if the range reaches past the preload while the clock has not started.
     """
-    _check_range(start, end)
-    split = min(max(start, spec.preload), end)
-    preloaded = np.arange(start, split, dtype=np.int64)
-    clocked = _clock_numbers(spec, Kind.BID, split, end)
-    n = np.concatenate((preloaded, clocked)) if len(preloaded) else clocked
-    created_us = np.concatenate((PRELOAD_TIME_US + preloaded, _created_us(spec, clocked)))
-    auction = np.concatenate((PRELOAD_ID + preloaded, draw_auction(spec, clocked)))
+    early, clocked = _events(spec, Kind.BID, start, end)
+    n = np.concatenate((early, clocked)) if len(early) else clocked
+    auction = np.concatenate((PRELOAD_ID + early, draw_auction(spec, clocked)))
     columns: list[pa.Array] = [
         _numbers(auction),
         _numbers(_person(spec, _Field.BIDDER, n)),
         _numbers(_price(_draw(spec, _Field.PRICE, n))),
-        _times(created_us),
+        _times(_all_created_us(spec, early, clocked)),
     ]
-    if spec.pad_bytes:
-        pads = _binary(_pads(spec, preloaded), pa.binary())
-        columns.append(pa.concat_arrays([pads, pa.nulls(len(clocked), pa.binary())]))
-    return pa.RecordBatch.from_arrays(columns, schema=schema(spec, Kind.BID))
+    return _padded(spec, Kind.BID, columns, early, clocked)
+
+
+def _padded(
+    spec: NexmarkSpec, kind: Kind, columns: list[pa.Array], early: Numbers, clocked: Numbers
+) -> pa.RecordBatch:
+    """The rows, with a pad for those that are preloaded if their kind has any."""
+    if spec.pad_bytes and kind is spec.preload_kind:
+        pads = _binary(_pads(spec, early), pa.binary())
+        columns = [*columns, pa.concat_arrays([pads, pa.nulls(len(clocked), pa.binary())])]
+    return pa.RecordBatch.from_arrays(columns, schema=schema(spec, kind))
 
 
 def draw_auction(spec: NexmarkSpec, n: Numbers) -> Numbers:
@@ -323,6 +334,19 @@ def _places_before(kind: Kind, n: int) -> int:
     """How many numbers below `n` have a place of the kind in their cycle."""
     place = PLACES[kind]
     return n // CYCLE * len(place) + min(max(n % CYCLE - place.start, 0), len(place))
+
+
+def _events(spec: NexmarkSpec, kind: Kind, start: int, end: int) -> tuple[Numbers, Numbers]:
+    """The numbers of the events of a kind in [start, end): preloaded ones, and the others."""
+    _check_range(start, end)
+    split = min(max(start, spec.preload), end)
+    until = split if kind is spec.preload_kind else start
+    return np.arange(start, until, dtype=np.int64), _clock_numbers(spec, kind, split, end)
+
+
+def _all_created_us(spec: NexmarkSpec, early: Numbers, clocked: Numbers) -> Numbers:
+    """Creation times of preloaded and of clock events."""
+    return np.concatenate((spec.preload_ms * 1000 + early, _created_us(spec, clocked)))
 
 
 def _clock_numbers(spec: NexmarkSpec, kind: Kind, start: int, end: int) -> Numbers:

@@ -52,6 +52,7 @@ NUMBERS: Final[dict[str, int | None]] = {
     "base_ms": None,
     "events": None,
     "preload": 0,
+    "preload_ms": nexmark.PRELOAD_MS,
     "pad_bytes": 0,
     "partitions": 2,
     "max_events_per_batch": None,
@@ -62,7 +63,7 @@ NUMBERS: Final[dict[str, int | None]] = {
 }
 """The generator's options that are whole numbers, with their defaults."""
 
-WORDS: Final = ("generator", "stream", "clock_file", "skew")
+WORDS: Final = ("generator", "stream", "clock_file", "skew", "preload_kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +85,10 @@ class GeneratorOptions:
     hot_percent           for ``hot``: the part of all draws that hot keys get           50
     hot_keys              for ``hot``: how many keys are hot                             1
     seed                                                                                 0
-    preload               bids that are there before the clock starts                    0
-    pad_bytes             incompressible bytes that each preloaded bid carries           0
+    preload               events that are there before the clock starts                  0
+    preload_kind          what they are: ``bid``, ``auction`` or ``person``              bid
+    preload_ms            unix time in milliseconds at which the first was created       2000-01-01
+    pad_bytes             incompressible bytes that each of them carries                 0
     partitions            tasks that share a batch                                       2
     max_events_per_batch  events of all kinds in one micro-batch at most                 none
     preload_per_batch     preloaded events in one micro-batch at most                    50,000
@@ -126,6 +129,8 @@ class GeneratorOptions:
         _one_of("generator", given.get("generator"), ["nexmark"])
         stream = given.get("stream", Kind.BID.value).lower()
         _one_of("stream", stream, [kind.value for kind in Kind])
+        early = given.get("preload_kind", Kind.BID.value).lower()
+        _one_of("preload_kind", early, [kind.value for kind in Kind])
         skew = given.get("skew", Skew.UNIFORM.value).lower()
         _one_of("skew", skew, [each.value for each in Skew])
         number = {name: _number(name, given.get(name)) for name in NUMBERS}
@@ -137,7 +142,7 @@ class GeneratorOptions:
             )
         fields = {name: number[name] for name in NUMBERS if name in NexmarkSpec.__slots__}
         return cls(
-            spec=NexmarkSpec(**fields, skew=Skew(skew)),  # type: ignore[arg-type]
+            spec=NexmarkSpec(**fields, skew=Skew(skew), preload_kind=Kind(early)),  # type: ignore[arg-type]
             kind=Kind(stream),
             events=number["events"],
             partitions=number["partitions"] or 0,
