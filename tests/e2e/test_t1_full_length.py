@@ -1,5 +1,10 @@
 """Acceptance scenarios at full length, with real processes: minutes, for `make e2e`."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +60,46 @@ def test_t1_live_rescale_under_load(running: Start, state_mb: int) -> None:
     verdict = job.until(lambda e: e["event"] == "result", within_s=600)
     assert verdict["oracle"]["equal"], verdict
     assert verdict["oracle"]["rows"] > 0
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("query", ["q5", "q8"])
+def test_t1_in_the_middle_of_windows(running: Start, query: str) -> None:
+    """T1 for windows: rescaled, single vnodes handed over, and an instance killed, while windows
+    are open; what is put out is Spark's own, row for row."""
+    job = running(workers=3, seconds=90, rate=4000, keys=20_000, vnodes=64, query=query)
+    job.start()
+    job.until(lambda e: e["event"] == "clock", within_s=300)
+    start = time.monotonic()
+
+    def at(second: float) -> None:
+        job.until(lambda _: time.monotonic() - start >= second)
+
+    at(15)
+    _expect_complete(job, job.client.rescale(JOB, RescaleRequest(instances=4)))
+    at(35)
+    moved = job.client.handover(JOB, HandoverRequest(vnodes=(5, 40, 63), to="i1"))
+    _expect_complete(job, moved)
+    at(50)
+    os.kill(job.client.job(JOB).instances[0].pid, signal.SIGKILL)
+    at(65)
+    _expect_complete(job, job.client.rescale(JOB, RescaleRequest(instances=3)))
+    verdict = job.until(lambda e: e["event"] == "result", within_s=600)
+    assert verdict["oracle"]["equal"], verdict
+    assert verdict["oracle"]["rows"] > 0
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("query", ["q5", "q8"])
+def test_the_demo_s_verdict(query: str) -> None:
+    """`rhinoctl demo` as it is, with each query of the paper."""
+    argv = [sys.executable, "-m", "rhinoctl.cli", "demo", "--query", query, "--json"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    result = json.loads(ended.stdout)
+    assert result["oracle"]["equal"]
+    assert result["oracle"]["rows"] > 0
+    assert len(result["handovers"]) == 3
 
 
 def _expect_complete(job: Running, begun: OperationView) -> None:

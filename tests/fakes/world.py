@@ -32,7 +32,7 @@ from tests.fakes.schedule import Schedule
 from tests.fakes.store import FakeStore
 from tests.fakes.wire import QUIET, FakeNetwork, Faults, Request
 from tests.fakes.world_host import Host
-from tests.fakes.world_input import Expected, Workload, operator, totals_of
+from tests.fakes.world_input import Workload
 from tests.fakes.world_process import Killed, Process, ProcessStore, ProcessWire, Trap
 from tests.fakes.world_spark import Query, SparkDirectory
 
@@ -293,7 +293,7 @@ class World:
 
     def check(self, job: JobName = JOB) -> None:
         """Outputs and state equal those of the inputs, each processed once (invariant 2)."""
-        expected = Expected()
+        expected = self.workload.expected()
         inputs: dict[BatchTime, Any] = {}
         outputs: dict[BatchTime, list[Any]] = {}
         for query in self.queries:
@@ -334,8 +334,8 @@ class World:
             (pid,) = self.hosts[epoch.owner_worker(v)].pids(owner, uid)
             running = self.hosts[epoch.owner_worker(v)].instances[pid].instance
             assert running is not None
-            for piece in operator().scan(running.open_stores[v]):
-                mine = totals_of(piece)
+            for piece in self.workload.bound().scan(running.open_stores[v]):
+                mine = self.workload.totals(piece)
                 assert not mine.keys() & found.keys(), f"a key of vnode {v} is in two vnodes"
                 found |= mine
         return found

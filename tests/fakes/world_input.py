@@ -1,5 +1,6 @@
 """What a world's job is fed, and what must come out of it: plain Python, none of our own code."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,6 +12,8 @@ from rhinoctl.ids import KEY_GROUPS, BatchTime, Vnode
 from rhinoctl.operators import RunningAggregate
 from rhinoctl.operators.base import KEY_GROUP, BoundOperator
 from rhinoctl.operators.hashing import key_group_of
+from rhinoctl.protocol.jobs import OperatorSpec
+from rhinoctl.state.hashing import content_hash
 
 Row = tuple[str, int]
 Totals = dict[str, tuple[int, int]]
@@ -55,6 +58,27 @@ class Workload:
             key = among[(offset * 7919 + offset // 97) % len(among)]
             found.append((key, offset % 1000 - 300 if offset < self.poison else 2**59))
         return found
+
+    def bound(self) -> BoundOperator:
+        """The stateful step."""
+        return operator()
+
+    def spec(self) -> OperatorSpec:
+        """The step as the driver registers it."""
+        text = json.dumps(self.bound().to_json(), sort_keys=True)
+        return OperatorSpec(name="a step", spec=text, digest=content_hash(text.encode())[:16])
+
+    def frame(self, rows: Iterable[Row]) -> pa.RecordBatch:
+        """Rows as a Spark task sees them."""
+        return frame_of(rows)
+
+    def totals(self, table: pa.Table | pa.RecordBatch) -> Totals:
+        """Rows of a result, or of the state."""
+        return totals_of(table)
+
+    def expected(self) -> "Expected":
+        """What must come out, before anything is in."""
+        return Expected()
 
     def size(self, batch: int) -> int:
         """How many rows Spark finds for a batch; now and then none."""

@@ -5,7 +5,6 @@ process that runs the query, again after every failure, with the real `BatchRun`
 """
 
 import itertools
-import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,12 +23,11 @@ from rhinoctl.protocol.ports import Address, Buffer
 from rhinoctl.protocol.sessions import Lineage
 from rhinoctl.spark.outputs import fetch_output
 from rhinoctl.spark.slices import StagePlan, push_rows
-from rhinoctl.state.hashing import content_hash
 from rhinoctl.wire.exchange import Answer
 from rhinoctl.wire.holder import BatchRun
 from rhinoctl.wire.secret import Secret
 from tests.fakes.wire import TOKEN
-from tests.fakes.world_input import Row, Totals, Workload, frame_of, operator, totals_of
+from tests.fakes.world_input import Row, Totals, Workload
 from tests.fakes.world_process import Killed, Process, ProcessWire
 
 if TYPE_CHECKING:
@@ -79,9 +77,8 @@ class SparkDirectory:
 
 
 def operator_spec() -> OperatorSpec:
-    """The job's operator as the driver registers it."""
-    text = json.dumps(operator().to_json(), sort_keys=True)
-    return OperatorSpec(name="running", spec=text, digest=content_hash(text.encode())[:16])
+    """The usual job's operator as the driver registers it."""
+    return Workload().spec()
 
 
 class Query:
@@ -165,7 +162,7 @@ class Query:
             vnodes=self._world.vnodes,
             instances=self._world.instances,
             replication=0,
-            operator=operator_spec(),
+            operator=self.workload.spec(),
         )
         view = yield from self._call(lambda c: c.register(request), limits.START_WAIT_S + CALL_S)
         self.uid = view.uid
@@ -188,7 +185,7 @@ class Query:
         state = yield from self._decide(batch)
         time = state.task.time
         table = yield from self._fetched(state)
-        directory.outputs.setdefault(time, []).append(totals_of(table))
+        directory.outputs.setdefault(time, []).append(self.workload.totals(table))
         directory.inputs[time] = self.workload.rows(*directory.planned[batch])
         self.process.touch("then", after=True)
         directory.committed = batch
@@ -208,7 +205,8 @@ class Query:
                     time=BatchTime(self._generation, batch),
                     start_offsets=start,
                     end_offsets=end,
-                    operator=operator_spec().digest,
+                    operator=self.workload.spec().digest,
+                    delays_ms=self.workload.bound().delays_ms,
                 ),
                 stage=self._stage,
                 proposal=lambda: self._proposal,
@@ -254,7 +252,7 @@ class Query:
         assert lineage is not None
         epoch = stage.epoch
         plan = StagePlan(
-            operator=operator_spec().spec,
+            operator=self.workload.spec().spec,
             header=m.Header(
                 cluster=lineage.cluster,
                 job=lineage.job,
@@ -288,7 +286,7 @@ class Query:
     ) -> tuple[batches.Receipt, list[str]]:
         number = next(self._counter)
         return push_rows(
-            plan, [frame_of(rows)], channel=channel, task_attempt=number, send=self._send
+            plan, [self.workload.frame(rows)], channel=channel, task_attempt=number, send=self._send
         )
 
     def _send(
@@ -312,7 +310,7 @@ class Query:
 
     def _fetched(self, state: batches.BatchState) -> Waits:
         """The batch's result, as `Result.arrow`; where that sleeps, the others have their turns."""
-        table = operator().result_schema.empty_table()
+        table = self.workload.bound().result_schema.empty_table()
         deadline = self._world.clock.monotonic() + limits.APPLY_DEADLINE_S
         for name in state.outputs:
             piece = None

@@ -56,6 +56,22 @@ def test_t1_rescale_and_single_vnodes_under_load(running: Start) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_windows_move_while_they_are_open(running: Start) -> None:
+    """T1 for windows, short: the join of Q8, rescaled and its driver killed inside a window."""
+    job = running(workers=2, seconds=8, query="q8", rate=2000)
+    job.start()
+    job.until(lambda e: e["event"] == "clock")
+    job.batches(2)
+    grown = job.client.rescale(JOB, RescaleRequest(instances=3))
+    assert job.ended(grown.id).phase.value == "complete"
+    job.kill_job()
+    job.start(partitions=3)
+    verdict = job.result()["oracle"]
+    assert verdict["equal"]
+    assert verdict["rows"] > 0
+
+
+@pytest.mark.timeout(600)
 def test_driver_killed_in_mid_batch_and_replayed_in_another_split(running: Start) -> None:
     """Invariants 2 and 13: kill -9 of the driver between and within batches; the replay comes from
     another number of tasks."""

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rhinoctl.errors import IdentityChanged, MissingColumn, RhinoError, SecondSession
-from rhinoctl.operators import RunningAggregate
+from rhinoctl.operators import RunningAggregate, WindowAggregate
 from rhinoctl.spark import Result, Rhino
 from rhinoctl.spark.source import nexmark_batch, nexmark_stream
 from tests.integration.running import Running
@@ -74,6 +74,44 @@ def test_results_are_sparks_own_and_come_as_arrow_and_as_a_frame(
     assert collected.rows == {row[0]: (row[1], row[2]) for row in expected}
     table, rows = collected.frames[0]
     assert sorted(map(tuple, rows)) == sorted(tuple(r.values()) for r in table.to_pylist())
+
+
+def test_the_last_windows_are_put_out_and_the_run_ends(
+    spark: SparkSession, cluster: str, tmp_path: Path
+) -> None:
+    """With availableNow: the batch that the watermark asks for is run, and is the last."""
+    operator = WindowAggregate(
+        keys=["auction"],
+        time="time",
+        window="4 milliseconds",
+        slide="2 milliseconds",
+        watermark="1 millisecond",
+        aggregates={"n": "count"},
+        output="append",
+    )
+    rows: list[tuple[Any, ...]] = []
+    batches: list[int] = []
+
+    def take(result: Result, batch: int) -> None:
+        batches.append(batch)
+        rows.extend(
+            (*row["window"].values(), row["auction"], row["n"]) for row in result.arrow.to_pylist()
+        )
+
+    with Rhino(spark, "api-windows", controller=cluster, vnodes=8) as rhino:
+        query = start(spark, rhino, rhino.sink(operator, then=take), tmp_path / "c")
+        run_to_end(query)
+        assert rhino.fault is None
+        marks = rhino.last.state.record.watermarks
+    bids = nexmark_batch(spark, **EVENTS)
+    window = F.window("time", "4 milliseconds", "2 milliseconds")
+    own = bids.groupBy(window, "auction").agg(F.count("*").alias("n"))
+    over = own.where(F.col("window.end") <= F.timestamp_millis(F.lit(marks.evict_ms))).toArrow()
+    expected = [(*r["window"].values(), r["auction"], r["n"]) for r in over.to_pylist()]
+    assert sorted(rows) == sorted(expected)
+    last = bids.agg(F.max(F.unix_millis("time"))).first()[0]
+    assert marks.evict_ms == last - 1
+    assert batches == list(range(len(batches)))
 
 
 def test_a_missing_key_column_is_named_and_no_job_comes_of_it(
