@@ -10,6 +10,7 @@ from rhinoctl.operators.base import (
     OperatorState,
     Slice,
 )
+from rhinoctl.operators.join import WindowJoin
 from rhinoctl.operators.registry import bound_from_json, from_spec
 from rhinoctl.operators.running import RunningAggregate
 from rhinoctl.operators.windows import WindowAggregate
@@ -25,6 +26,7 @@ __all__ = [
     "RunningAggregate",
     "Slice",
     "WindowAggregate",
+    "WindowJoin",
     "bound_from_json",
     "from_spec",
 ]

@@ -43,6 +43,10 @@ class ChunkCodec:
         packed_ends = _binary(edges * _END.itemsize, pa.py_buffer(ends.astype(_END)))
         return joined([heads, packed_ends, _binary(offsets[edges], data)])
 
+    def nothing(self) -> list[pa.Array]:
+        """The columns of no rows."""
+        return [pa.array([], held) for held in self._rows.types]
+
     def unpack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, list[pa.Array]]:
         """The number of rows of each chunk, and the rows of all of them in order.
 

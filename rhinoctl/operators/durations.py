@@ -18,19 +18,17 @@ _US["day"] = 24 * _US["hour"]
 _US["week"] = 7 * _US["day"]
 
 _SHORT = {
-    "us": "microsecond",
-    "µs": "microsecond",
-    "ms": "millisecond",
-    "msec": "millisecond",
-    "s": "second",
-    "sec": "second",
-    "min": "minute",
-    "h": "hour",
-    "hr": "hour",
-    "d": "day",
-    "w": "week",
+    "microsecond": ("us", "µs"),
+    "millisecond": ("ms", "msec", "msecs"),
+    "second": ("s", "sec", "secs"),
+    "minute": ("min", "mins"),
+    "hour": ("h", "hr", "hrs"),
+    "day": ("d",),
+    "week": ("w",),
 }
-_UNITS = _US | {short: _US[unit] for short, unit in _SHORT.items()}
+"""There is no "m": for some it is a minute, for others a month."""
+
+_UNITS = {name: size for unit, size in _US.items() for name in (unit, f"{unit}s", *_SHORT[unit])}
 _NO_LENGTH = ("month", "year")
 
 _PART = re.compile(r"([+-]?\s*)(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*")
@@ -64,15 +62,14 @@ def duration_us(text: str, what: str) -> int:
 
 
 def _unit_us(unit: str, text: str, what: str) -> int:
-    singular = unit if unit in _UNITS else unit.removesuffix("s")
-    if singular in _NO_LENGTH:
+    if unit.removesuffix("s") in _NO_LENGTH:
         raise UsageError(
-            f"{what} '{text}': a {singular} has no fixed length",
+            f"{what} '{text}': a {unit.removesuffix('s')} has no fixed length",
             remedy="give weeks or days, such as '30 days'",
         )
-    if singular not in _UNITS:
+    if unit not in _UNITS:
         raise _no_duration(text, what, f"there is no unit '{unit}'")
-    return _UNITS[singular]
+    return _UNITS[unit]
 
 
 def _no_duration(text: object, what: str, why: str) -> UsageError:

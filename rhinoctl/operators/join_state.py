@@ -2,8 +2,8 @@
 
 A vnode's store has two kinds of entries, both with the start of the window first::
 
-    header  time:8 group:u2          column*                       →  chunks of the left, of the right
-    chunk   time:8 (0x8000|group):u2 column* side:u1 number:u4     →  rows (see chunks)
+    header  time:8 group:u2          column*                    →  numbers of chunks: left, right
+    chunk   time:8 (0x8000|group):u2 column* side:u1 number:u4  →  rows (see chunks)
 
 A *chunk* is what one batch brought for one side (0 left, 1 right) of one key and window; chunks are
 numbered from 0, big-endian, and the header says how many there are. So a batch only appends, and
@@ -53,13 +53,16 @@ class HeldBack:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values as they will be after the spill."""
-        found = list(map(self._puts.get, keys))
         below = self._removed_below
-        missing = [at for at, value in enumerate(found) if value is None and keys[at] >= below]
-        if missing:
-            stored = self._store.get_many([keys[at] for at in missing])
-            for at, value in zip(missing, stored, strict=True):
-                found[at] = value
+        if not self._puts and not below:
+            return self._store.get_many(keys)
+        found = list(map(self._puts.get, keys))
+        missing = [at for at, value in enumerate(found) if value is None]
+        if below:
+            missing = [at for at in missing if keys[at] >= below]
+        stored = self._store.get_many([keys[at] for at in missing])
+        for at, value in zip(missing, stored, strict=True):
+            found[at] = value
         return found
 
     def write(self, batch: WriteBatch) -> None:
@@ -140,6 +143,8 @@ class JoinState(OperatorState):
     def rows(self, headers: Headers, side: int, of: np.ndarray) -> SideRows:
         """All rows of one side of some keys, given as ascending positions in the headers: keys in
         that order, and the rows of one in the order in which they came."""
+        if not len(of):
+            return SideRows(of, self._sides[side].nothing())
         counts = headers.chunks[side][of]
         each = np.repeat(of, counts)
         numbers = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -8,11 +8,12 @@ import pyarrow as pa
 from rhinoctl.errors import UnsupportedOperator
 from rhinoctl.operators.arrow_types import type_of_name
 from rhinoctl.operators.base import BoundOperator, Operator
+from rhinoctl.operators.join import WindowJoin
 from rhinoctl.operators.running import RunningAggregate
 from rhinoctl.operators.windows import WindowAggregate
 
 KINDS: dict[str, type[Operator]] = {
-    operator.kind: operator for operator in (RunningAggregate, WindowAggregate)
+    operator.kind: operator for operator in (RunningAggregate, WindowAggregate, WindowJoin)
 }
 
 
