@@ -15,7 +15,9 @@ from rhinoctl.render.output import emit
 
 
 def demo(
-    query: Annotated[str, typer.Option(metavar="NAME", help="The query: counts.")] = "counts",
+    query: Annotated[
+        str, typer.Option(metavar="NAME", help="The NEXMark query: q8, q5 or counts.")
+    ] = "q8",
     seconds: Annotated[int, typer.Option(metavar="N", min=10, help="How long rows come.")] = 45,
     rate: Annotated[int, typer.Option(metavar="N", min=1, help="Rows a second.")] = 20_000,
     workers: Annotated[

@@ -99,9 +99,10 @@ class WindowJoin(Operator):
 
     kind = "window_join"
     version = 1
+    inputs = NAMES
 
     keys: tuple[str, ...]
-    """For people: the names, "a = b" where the sides differ. See `key_paths`."""
+    """For people: the names, "a = b" where the sides differ. See `key_columns`."""
     sides: tuple[JoinSide, JoinSide]
     window_us: int
 
@@ -151,6 +152,10 @@ class WindowJoin(Operator):
         declared = ("keys", "time", "window", "watermark", "select")
         return cls(**{name: spec[name] for name in declared})
 
+    @property
+    def evicts(self) -> bool:
+        return True
+
     def columns(self) -> tuple[str, ...]:
         return tuple(
             dict.fromkeys(
@@ -161,7 +166,7 @@ class WindowJoin(Operator):
             )
         )
 
-    def key_paths(self) -> tuple[tuple[str, ...], ...]:
+    def key_columns(self) -> tuple[tuple[str, ...], ...]:
         """For each key the columns that hold it, of which a row has one."""
         left, right = self.sides
         return tuple(zip(left.paths(left.keys), right.paths(right.keys), strict=True))
@@ -170,7 +175,7 @@ class WindowJoin(Operator):
         types: dict[str, pa.DataType] = {}
         for side in self.sides:
             types |= _side_types(side, input_schema)
-        for left, right in self.key_paths():
+        for left, right in self.key_columns():
             if types[left] != types[right]:
                 raise UnsupportedOperator(
                     f"key column '{left}' is {types[left]}, '{right}' is {types[right]}",
@@ -194,7 +199,7 @@ class BoundWindowJoin(BoundOperator):
         self._times = [side.path(side.time) for side in operator.sides]
         self._selected = [side.paths(side.select) for side in operator.sides]
         self.delays_ms = tuple(side.delay_us // US for side in operator.sides)
-        key_types = [types[left] for left, _ in operator.key_paths()]
+        key_types = [types[left] for left, _ in operator.key_columns()]
         self._key_names = [f"__k{at}" for at in range(len(key_types))]
         self._key_codec = KeyCodec(key_types, timed=True)
         self._chunk_codecs = [
@@ -230,7 +235,7 @@ class BoundWindowJoin(BoundOperator):
         times = pc.coalesce(left, right)
         keys = [
             pc.if_else(is_left, *(normalised(solid(table[path])) for path in paths))
-            for paths in self.operator.key_paths()
+            for paths in self.operator.key_columns()
         ]
         size = self._size
         starts = values_of(times) // size * size

@@ -40,7 +40,8 @@ from rhinoctl.remote.child import Child
 from rhinoctl.remote.local import Processes
 
 JOB = JobName("demo")
-QUERIES = ("counts",)
+QUERIES = ("q8", "q5", "counts")
+"""Those of `rhinoctl.spark.queries`, which is not imported here: it needs PySpark."""
 KEYS = 100_000
 VNODES = 64
 SEED = 42
@@ -212,6 +213,7 @@ def _write_settings(
         "instances": INSTANCES_FIRST,
         "vnodes": VNODES,
         "seed": SEED,
+        "preload_ms": int(time.time() * 1000),
     }
     (directory / "job").mkdir()
     path.write_bytes(codec.dumps(settings))

@@ -1,4 +1,4 @@
-"""The demo's job: a real streaming query over NEXMark bids whose state lives in instances.
+"""The demo's job: a real streaming query of NEXMark whose state lives in instances.
 
 `python -m rhinoctl.spark.demo CONFIG.json`, started by `rhinoctl demo`. It tells of itself in JSON
 lines on standard output and ends with its parent: when standard input closes. Run again with the
@@ -10,7 +10,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError
-from rhinoctl.operators import RunningAggregate
-from rhinoctl.protocol import codec
+from rhinoctl.errors import DeadlineExceeded, RhinoError
+from rhinoctl.protocol import codec, watermarks
 from rhinoctl.spark.latency import LatencyRecord
-from rhinoctl.spark.nexmark import Kind, NexmarkSpec, rows_before
+from rhinoctl.spark.nexmark import CYCLE, PLACES, PRELOAD_MS, NexmarkSpec, rows_before
+from rhinoctl.spark.queries import NexmarkQuery, query_of
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.rhino import Rhino
 from rhinoctl.spark.source import nexmark_batch, nexmark_stream
@@ -39,7 +41,8 @@ and loads its classes, with the first batch that has rows."""
 STALL_S = 360.0
 """A demo whose stream stands still for so long has failed."""
 
-KEY = "auction"
+PRELOAD_BATCH = 20_000
+"""Preloaded rows of a batch: what an instance has in its hands at a time is some of its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class DemoConfig:
     instances: int
     vnodes: int
     seed: int
+    preload_ms: int = PRELOAD_MS
     partitions: int = 2
 
     @property
@@ -66,19 +70,31 @@ class DemoConfig:
         return max(WARM_UP, self.state_mb * (1 << 20) // (PAD_BYTES + 48))
 
     @property
+    def made(self) -> NexmarkQuery:
+        """The query."""
+        return query_of(self.query, padded=self.state_mb > 0)
+
+    @property
+    def event_rate(self) -> int:
+        """Events a second of which about `rate` are rows of the query's streams."""
+        return self.rate * CYCLE // sum(len(PLACES[kind]) for kind in self.made.kinds)
+
+    @property
     def events(self) -> int:
         """All events of the run."""
-        return self.preload + int(self.rate * self.seconds)
+        return self.preload + int(self.event_rate * self.seconds)
 
     def options(self) -> dict[str, object]:
-        """The generator's options, but for the clock."""
+        """The generator's options, but for stream and clock."""
         return {
-            "stream": "bid",
-            "rate": self.rate,
+            "rate": self.event_rate,
             "events": self.events,
             "keys": self.keys,
             "seed": self.seed,
             "preload": self.preload,
+            "preload_kind": self.made.kinds[0].value,
+            "preload_ms": self.preload_ms,
+            "preload_per_batch": PRELOAD_BATCH,
             "pad_bytes": PAD_BYTES if self.state_mb else 0,
             "partitions": self.partitions,
         }
@@ -94,11 +110,15 @@ class Demo:
 
     def __init__(self, config: DemoConfig) -> None:
         self._config = config
+        self._query = config.made
+        self._operator = self._query.operator()
         self._root = Path(config.directory)
         self._clock_file = self._root / "clock"
         self._latency = LatencyRecord()
         self._progress = threading.Condition()
         self._end = -1
+        self._watermark_ms = 0
+        self._pending = False
         self._quiet_since = time.monotonic()
         self._batches = 0
         self._rows_out = 0
@@ -118,9 +138,11 @@ class Demo:
             vnodes=self._config.vnodes,
         ) as rhino:
             self._rhino = rhino
-            bids = nexmark_stream(spark, **self._config.options(), clock_file=str(self._clock_file))
-            writer = rhino.mark(bids).writeStream.foreachBatch(
-                rhino.sink(self._operator(), then=self._take)
+            read = partial(
+                nexmark_stream, spark, **self._config.options(), clock_file=str(self._clock_file)
+            )
+            writer = rhino.mark(self._query.frame(read)).writeStream.foreachBatch(
+                rhino.sink(self._operator, then=self._take)
             )
             query = writer.option("checkpointLocation", str(self._root / "checkpoint")).start()
             try:
@@ -132,40 +154,23 @@ class Demo:
         tell(
             "result",
             batches=self._batches,
-            rows_in=rows_before(self._spec(), Kind.BID, self._config.events),
+            rows_in=self._rows(0, self._config.events),
             rows_out=self._rows_out,
             latency_ms=self._latency.summary(),
             oracle=verdict,
         )
         return bool(verdict["equal"])
 
-    def _operator(self) -> RunningAggregate:
-        aggregates: dict[str, Any] = {
-            "bids": "count",
-            "total": ("sum", "price"),
-            "lowest": ("min", "price"),
-            "highest": ("max", "price"),
-            "mean": ("avg", "price"),
-        }
-        if self._config.state_mb:
-            aggregates["pad"] = ("max", "pad")
-        return RunningAggregate(keys=[KEY], aggregates=aggregates)
-
-    def _spec(self) -> NexmarkSpec:
-        options = self._config.options()
-        return NexmarkSpec(
-            seed=self._config.seed,
-            rate=self._config.rate,
-            keys=self._config.keys,
-            preload=self._config.preload,
-            pad_bytes=int(str(options["pad_bytes"])),
-            base_ms=self._base_ms,
-        )
+    def _rows(self, start: int, end: int) -> int:
+        """Rows of the query's streams among some events."""
+        spec = NexmarkSpec(preload=self._config.preload, preload_kind=self._query.kinds[0])
+        kinds = self._query.kinds
+        return sum(rows_before(spec, k, end) - rows_before(spec, k, start) for k in kinds)
 
     def _follow(self, query: Any, rhino: Rhino) -> None:
         """Start the clock once the preload is in, and wait for the last event."""
         rhino.wake()
-        while self._end < self._config.events:
+        while self._end < self._config.events or self._pending:
             with self._progress:
                 moved = self._progress.wait(1.0)
             if query.exception() is not None:
@@ -208,10 +213,10 @@ class Demo:
         assert self._rhino.last is not None
         start, end = _number(record.start_offsets), _number(record.end_offsets)
         now_ms = time.time() * 1000
-        spec = self._spec()
+        preload = self._config.preload
         latency = None
-        if self._base_ms is not None and end > max(start, spec.preload):
-            first = self._created_ms(max(start, spec.preload))
+        if self._base_ms is not None and end > max(start, preload):
+            first = self._created_ms(max(start, preload))
             last = self._created_ms(end - 1)
             latency = self._latency.add(now_ms - last, now_ms - first, end - max(start, 0))
         self._batches += 1
@@ -219,7 +224,7 @@ class Demo:
         tell(
             "batch",
             batch=batch,
-            rows_in=rows_before(spec, Kind.BID, end) - rows_before(spec, Kind.BID, start),
+            rows_in=self._rows(start, end),
             rows_out=table.num_rows,
             batch_ms=1000 * sum(self._rhino.last.seconds.values()),
             seconds=self._rhino.last.seconds,
@@ -229,31 +234,27 @@ class Demo:
         )
         if self._config.state_mb and end <= self._config.preload:
             tell("preloading", rows=end, of=self._config.preload)
+        marks = record.watermarks
         with self._progress:
             self._end = end
+            self._watermark_ms = marks.evict_ms
+            self._pending = watermarks.after(marks, self._rhino.delays_ms) > marks.evict_ms
             self._progress.notify()
 
     def _created_ms(self, n: int) -> float:
         assert self._base_ms is not None
-        return self._base_ms + (n - self._config.preload) * 1000 / self._config.rate
+        return self._base_ms + (n - self._config.preload) * 1000 / self._config.event_rate
 
     # --- the oracle ------------------------------------------------------------------------------
 
     def _check(self, spark: SparkSession) -> dict[str, Any]:
         """Compare with Spark's own batch result over the same input, row for row."""
         merged = self._root / "result.parquet"
-        rows = write_last(sorted((self._root / "out").glob("*.arrow")), merged)
-        bids = nexmark_batch(spark, **self._config.options(), base_ms=self._base_ms or 0)
-        aggregates = [
-            F.count("*").alias("bids"),
-            F.sum("price").alias("total"),
-            F.min("price").alias("lowest"),
-            F.max("price").alias("highest"),
-            F.avg("price").alias("mean"),
-        ]
-        if self._config.state_mb:
-            aggregates.append(F.max("pad").alias("pad"))
-        oracle = _comparable(bids.groupBy(KEY).agg(*aggregates)).cache()
+        files = sorted((self._root / "out").glob("*.arrow"))
+        rows = write_result(files, merged, last_by=self._query.last_by)
+        read = partial(nexmark_batch, spark, **self._config.options(), base_ms=self._base_ms or 0)
+        whole = self._query.over(self._query.own(read), self._watermark_ms)
+        oracle = _comparable(whole).cache()
         ours = _comparable(spark.read.parquet(str(merged))).cache()
         missing = oracle.exceptAll(ours).count()
         extra = ours.exceptAll(oracle).count()
@@ -266,12 +267,13 @@ class Demo:
 
 
 def _number(offsets: str) -> int:
-    """The generator's offset among those of a batch's sources; 0 before the first."""
+    """The generator's least offset among those of a batch's sources; 0 before the first."""
+    found = []
     for text in json.loads(offsets) if offsets else ():
         image = json.loads(text) if text else {}
         if "n" in image:
-            return int(image["n"])
-    return 0
+            found.append(int(image["n"]))
+    return min(found, default=0)
 
 
 def _comparable(frame: DataFrame) -> DataFrame:
@@ -281,16 +283,18 @@ def _comparable(frame: DataFrame) -> DataFrame:
     return frame.select(sorted(frame.columns))
 
 
-def write_last(files: list[Path], target: Path) -> int:
-    """Write the newest row of each key, in update mode the final result; returns their number."""
+def write_result(files: list[Path], target: Path, *, last_by: Sequence[str]) -> int:
+    """Write the final result: the newest row of each key, in update mode, or every row that came;
+    returns their number."""
     tables = []
     for path in files:
         with pa.memory_map(str(path)) as source:
             tables.append(pa.ipc.open_file(source).read_all())
-    whole = pa.concat_tables(tables)
-    place = pa.table({KEY: whole.column(KEY), "at": pa.array(np.arange(whole.num_rows))})
-    last = place.group_by(KEY).aggregate([("at", "max")])
-    final = whole.take(last.column("at_max"))
+    final = pa.concat_tables(tables)
+    if last_by:
+        place = final.select(last_by).append_column("at", pa.array(np.arange(final.num_rows)))
+        last = place.group_by(list(last_by)).aggregate([("at", "max")])
+        final = final.take(last.column("at_max"))
     pq.write_table(final, target)
     return final.num_rows
 
@@ -328,8 +332,6 @@ def end_with_parent() -> None:
 
 def main(argv: list[str]) -> int:
     config: DemoConfig = codec.loads(DemoConfig, Path(argv[0]).read_bytes())
-    if config.query != "counts":
-        raise UsageError(f"no query {config.query!r}", remedy="use --query counts")
     end_with_parent()
     try:
         return 0 if Demo(config).run() else 1

@@ -143,6 +143,11 @@ class Rhino:
 
         return callback
 
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """The watermark delays of the operator's inputs; none before the first batch."""
+        return self._bound.operator.delays_ms if self._bound is not None else ()
+
     def wake(self) -> None:
         """Make Spark run a batch now, even an empty one, through the marker stream."""
         self._bell.ring()

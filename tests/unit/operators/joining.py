@@ -30,7 +30,7 @@ def frame(join: WindowJoin, schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
     flat = [{f"{names[side]}.{name}": of for name, of in row.items()} for side, row in rows]
     table = pa.Table.from_pylist(flat, schema)
     is_left = table[f"left.{join.sides[0].time}"].is_valid()
-    keys = [pc.if_else(is_left, table[left], table[right]) for left, right in join.key_paths()]
+    keys = [pc.if_else(is_left, table[left], table[right]) for left, right in join.key_columns()]
     return table.append_column(KEY_GROUP, pa.array(key_groups(keys), pa.int32()))
 
 

@@ -87,10 +87,10 @@ def test_a_declaration_is_its_spec() -> None:
 def test_names_of_columns() -> None:
     names = ["left.id", "right.seller", "left.time", "right.time", "left.name", "right.reserve"]
     assert JOIN.columns() == tuple(names)
-    assert JOIN.key_paths() == (("left.id", "right.seller"),)
+    assert JOIN.key_columns() == (("left.id", "right.seller"),)
     assert JOIN.keys == ("id = seller",)
     same = WindowJoin(**Q8 | {"keys": ["id", "day"]})
-    assert same.key_paths() == (("left.id", "right.id"), ("left.day", "right.day"))
+    assert same.key_columns() == (("left.id", "right.id"), ("left.day", "right.day"))
     assert same.keys == ("id", "day")
 
 
