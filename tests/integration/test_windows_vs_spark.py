@@ -20,10 +20,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rhinoctl.ids import KEY_GROUPS
-from rhinoctl.operators import KEY_GROUP, Operator, WindowAggregate, bound_from_json
+from rhinoctl.operators import (
+    KEY_GROUP,
+    Operator,
+    WindowAggregate,
+    WindowJoin,
+    bound_from_json,
+)
 from rhinoctl.protocol import watermarks
 from rhinoctl.protocol.records import NO_WATERMARKS
 from rhinoctl.spark.staging import column_of
+from rhinoctl.spark.tagging import tagged
 from tests.unit.operators.driving import Instance, routed
 
 pytestmark = pytest.mark.spark
@@ -206,3 +213,53 @@ def test_window_aggregate(spark: SparkSession, tmp_path: Path, case: Windows) ->
         spark.conf.set("spark.sql.session.timeZone", before)
     assert found == expected
     assert sum(map(len, expected.values())) > 10
+
+
+def joined_sides(random: Random, batches: int) -> tuple[list[pa.Table], list[pa.Table]]:
+    """Persons and auctions, out of order and late; the auctions are behind."""
+    left = pa.schema([("id", pa.int64()), ("name", pa.string()), ("time", TIME)])
+    right = pa.schema([("seller", pa.int64()), ("reserve", pa.int32()), ("time", TIME)])
+    sides: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+    for number in range(batches):
+        for schema, made, behind in zip((left, right), sides, (0, 7), strict=True):
+            rows = []
+            for _ in range(random.randrange(5, 30)):
+                at = NOW + timedelta(
+                    seconds=number * 12 - behind, milliseconds=random.randrange(9000)
+                )
+                if random.random() < 0.3:
+                    at -= timedelta(seconds=random.randrange(60))
+                key = random.choice([None, *range(6)])
+                value = random.choice(["a", "b", None]) if schema is left else random.randrange(99)
+                rows.append((key, value, None if random.random() < 0.05 else at))
+            columns = [pa.array([row[n] for row in rows], schema.field(n).type) for n in range(3)]
+            made.append(pa.table(columns, schema=schema))
+    return sides
+
+
+@pytest.mark.timeout(300)
+def test_window_join(spark: SparkSession, tmp_path: Path) -> None:
+    random = Random(8)
+    lefts, rights = joined_sides(random, batches=6)
+    left = reading(spark, files(tmp_path / "left", lefts), lefts[0].schema)
+    right = reading(spark, files(tmp_path / "right", rights), rights[0].schema)
+    window = F.window("time", "20 seconds").alias("window")
+    left = left.withWatermark("time", "5 seconds").select(window, "id", "name")
+    right = right.withWatermark("time", "9 seconds").select(window, "seller", "reserve")
+    same = (left["id"] == right["seller"]) & (left["window"] == right["window"])
+    query = left.join(right, same).select(left["window"], "id", "name", "reserve")
+    expected = by_spark(query, "append", tmp_path / "checkpoint")
+    operator = WindowJoin(
+        keys={"left": ["id"], "right": ["seller"]},
+        time="time",
+        window="20 seconds",
+        watermark={"left": "5 seconds", "right": "9 seconds"},
+        select={"left": ["id", "name"], "right": ["reserve"]},
+    )
+    frames = [
+        tagged(left=spark.createDataFrame(a), right=spark.createDataFrame(b))
+        for a, b in zip(lefts, rights, strict=True)
+    ]
+    found = Ours(operator, random).batches(frames)
+    assert found == expected
+    assert sum(map(len, expected.values())) > 50
