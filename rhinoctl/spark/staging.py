@@ -30,9 +30,11 @@ def stage(frame: DataFrame, plan: StagePlan, *, operator: Operator) -> batches.S
         F.coalesce(*(column_of(name, inputs) for name in names)) for names in operator.key_columns()
     ]
     group = F.pmod(F.xxhash64(*keys), F.lit(KEY_GROUPS))
-    columns = [column_of(name, inputs).alias(name) for name in operator.columns()]
+    # Names without dots and the like, which mapInArrow would take for something else.
+    names = operator.columns()
+    columns = [column_of(name, inputs).alias(f"c{at}") for at, name in enumerate(names)]
     needed = frame.select(group.cast("int").alias(KEY_GROUP), *columns)
-    rows = needed.mapInArrow(pusher(plan), RECEIPT).collect()
+    rows = needed.mapInArrow(pusher(plan, names), RECEIPT).collect()
     receipts, failures = [], []
     for row in rows:
         told = json.loads(row.receipt)
@@ -56,13 +58,16 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def pusher(plan: StagePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that a task runs over its Arrow batches."""
+def pusher(
+    plan: StagePlan, names: tuple[str, ...]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that a task runs over its Arrow batches, whose columns after the key group are
+    those of `names`."""
 
     def push(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        pieces = list(source)
+        pieces = [piece.rename_columns([KEY_GROUP, *names]) for piece in source]
         receipt, failures = push_rows(
             plan, pieces, channel=context.partitionId(), task_attempt=context.taskAttemptId()
         )
