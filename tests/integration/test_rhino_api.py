@@ -114,6 +114,29 @@ def test_the_last_windows_are_put_out_and_the_run_ends(
     assert batches == list(range(len(batches)))
 
 
+def test_names_of_columns_may_have_dots_and_quotes(
+    spark: SparkSession, cluster: str, tmp_path: Path
+) -> None:
+    name = "the `auction`.id"
+    operator = RunningAggregate(keys=[name], aggregates={"n": "count"})
+    counted: dict[int, int] = {}
+
+    def take(result: Result, batch: int) -> None:
+        counted.update({row[name]: row["n"] for row in result.arrow.to_pylist()})
+
+    with Rhino(spark, "api-names", controller=cluster, vnodes=8) as rhino:
+        stream = nexmark_stream(spark, **{**EVENTS, "events": 500}).toDF(name, "b", "p", "t")
+        writer = (
+            rhino.mark(stream)
+            .toDF(name, "b", "p", "t")
+            .writeStream.foreachBatch(rhino.sink(operator, then=take))
+        )
+        writer = writer.trigger(availableNow=True)
+        run_to_end(writer.option("checkpointLocation", str(tmp_path / "c")).start())
+        assert rhino.fault is None
+    assert sum(counted.values()) == 460
+
+
 def test_a_missing_key_column_is_named_and_no_job_comes_of_it(
     spark: SparkSession, cluster: str, tmp_path: Path
 ) -> None:
