@@ -14,7 +14,7 @@ apart by one bit; and both lie in the range of the window's time, which goes as 
 watermark has passed it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -48,11 +48,13 @@ class HeldBack:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._puts: dict[bytes, bytes] = {}
+        self._added: list[tuple[list[bytes], list[bytes]]] = []
         self._removed_below = b""
         self.size = 0
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values as they will be after the spill."""
+        self._settle()
         below = self._removed_below
         if not self._puts and not below:
             return self._store.get_many(keys)
@@ -71,24 +73,42 @@ class HeldBack:
             raise ValueError("only all that is below a bound can be removed")
         for _, bound in batch.delete_ranges:
             self._remove_below(bound)
-        self.put(batch.keys, batch.values)
+        self._puts.update(zip(batch.keys, batch.values, strict=True))
+        self.size += _bytes_of(batch.keys, batch.values)
 
-    def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Keep entries for the spill."""
-        self._puts.update(zip(keys, values, strict=True))
-        self.size += sum(map(len, keys)) + sum(map(len, values))
+    def add(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Keep entries of keys that are nowhere yet. They cost nothing until they are looked up."""
+        self._added.append((keys, values))
+        self.size += _bytes_of(keys, values)
 
-    def taken(self) -> WriteBatch:
-        """All that was kept; it is not kept any longer."""
-        puts, below = self._puts, self._removed_below
-        self._puts, self._removed_below, self.size = {}, b"", 0
+    def taken(self, last: WriteBatch) -> WriteBatch:
+        """All that was kept, and then a last batch; nothing is kept any longer."""
+        if self._puts or last.delete_ranges:
+            self.write(last)
+            last = WriteBatch(keys=list(self._puts), values=list(self._puts.values()))
+        keys, values = [*last.keys], [*last.values]
+        for more_keys, more_values in self._added:
+            keys += more_keys
+            values += more_values
+        below = self._removed_below
+        self._puts, self._added, self._removed_below, self.size = {}, [], b"", 0
         ranges = ((b"", below),) if below else ()
-        return WriteBatch(keys=list(puts), values=list(puts.values()), delete_ranges=ranges)
+        return WriteBatch(keys=keys, values=values, delete_ranges=ranges)
+
+    def _settle(self) -> None:
+        for keys, values in self._added:
+            self._puts.update(zip(keys, values, strict=True))
+        self._added.clear()
 
     def _remove_below(self, bound: bytes) -> None:
+        self._settle()
         self._removed_below = max(self._removed_below, bound)
         self._puts = {key: value for key, value in self._puts.items() if key >= bound}
-        self.size = sum(map(len, self._puts)) + sum(map(len, self._puts.values()))
+        self.size = _bytes_of(self._puts, self._puts.values())
+
+
+def _bytes_of(keys: Iterable[bytes], values: Iterable[bytes]) -> int:
+    return sum(map(len, keys)) + sum(map(len, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +191,7 @@ class JoinState(OperatorState):
             slots.append(pa.array(had + (counts > 0), pa.int64()))
         self._headers.put(headers.held, slots)
         for vnode, codes, chunks in puts:
-            self._held_back[vnode].put(codes, chunks)
+            self._held_back[vnode].add(codes, chunks)
 
     def expire(self, vnode: Vnode, before_us: int) -> None:
         """Remove every window of a vnode with an earlier start."""
@@ -179,9 +199,7 @@ class JoinState(OperatorState):
         self._held_back[vnode].write(WriteBatch(delete_ranges=((b"", time_bound(before_us)),)))
 
     def spill(self, vnode: Vnode) -> WriteBatch:
-        held_back = self._held_back[vnode]
-        held_back.write(self._headers.spill(vnode))
-        return held_back.taken()
+        return self._held_back[vnode].taken(self._headers.spill(vnode))
 
     def dirty_bytes(self, vnode: Vnode) -> int:
         return self._headers.dirty_bytes(vnode) + self._held_back[vnode].size

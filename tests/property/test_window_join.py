@@ -34,7 +34,7 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 }
 LEFT, RIGHT = ["name", "price", "hot"], ["score", "count", "memo"]
 TYPES = {name: held for name, (held, _) in VALUES.items()} | {"memo": pa.string()}
-SECONDS = st.integers(-25, 60) | st.floats(-25, 60)
+SECONDS = st.sampled_from([0, 9.999999, 10, 20, 30]) | st.integers(-25, 60) | st.floats(-25, 60)
 
 
 @dataclass
@@ -93,7 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
         batches=batches,
         vnodes=draw(st.sampled_from([1, 2, 16])),
         slice_rows=draw(st.integers(1, 5)),
-        delays_s=draw(st.tuples(st.integers(0, 30), st.integers(0, 30))),
+        delays_s=draw(st.tuples(*2 * [st.sampled_from([0, 5, 10, 30])])),
         instant=draw(st.sampled_from([pa.timestamp("us", "UTC"), pa.timestamp("us")])),
         moved=draw(st.lists(st.booleans(), min_size=len(batches), max_size=len(batches))),
     )

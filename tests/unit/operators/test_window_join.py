@@ -1,6 +1,7 @@
 """What a window join may declare, and what it says and keeps, case by case."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,12 +43,12 @@ SCHEMA = pa.schema(list(FIELDS.items()))
 S = 1_000_000
 
 
-def person(key: int | None, seconds: float | None, name: str | None = "p") -> Row:
+def person(key: float | None, seconds: float | None, name: str | None = "p") -> Row:
     time = None if seconds is None else at(seconds)
     return 0, {"id": key, "time": time, "name": name}
 
 
-def auction(key: int | None, seconds: float | None) -> Row:
+def auction(key: float | None, seconds: float | None) -> Row:
     return 1, {"seller": key, "time": None if seconds is None else at(seconds)}
 
 
@@ -235,6 +236,20 @@ def test_nulls_match_nothing(bound: BoundWindowJoin) -> None:
     assert instance.batch(*rows) == []
     assert instance.batch(person(1, 1, None)) == [(0, 1, None)]
     assert instance.entries() == 3  # a header, and a chunk of each side
+
+
+def test_keys_that_spark_calls_equal_match() -> None:
+    """One zero and one NaN; also of rows that come in one batch."""
+    doubles = {"left.id": pa.float64(), "right.seller": pa.float64()}
+    schema = pa.schema(list((FIELDS | doubles).items()))
+    bound = JOIN.bind(schema)
+    instance = Instance(bound, vnodes=2)
+    rows = [person(0.0, 1, "a"), person(-0.0, 1, "b"), auction(-0.0, 1), person(math.nan, 1, "c")]
+    for batch in (rows, [auction(0.0, 1), auction(math.nan, 1)]):
+        wire = bound.pre_aggregate(frame(JOIN, schema, batch))
+        applied = instance.apply(routed(wire, 2))
+        names = sorted(row[3] for row in listed(applied.output))
+        assert names == (["a", "b"] if batch is rows else ["a", "b", "c"])
 
 
 def test_late_is_by_the_window_s_end(bound: BoundWindowJoin) -> None:
