@@ -158,7 +158,7 @@ def test_sums_of_what_is_not_a_number_are_refused(function: str, held: pa.DataTy
         RunningAggregate(["k"], {"n": (function, "v")}).bind(frame)
 
 
-@pytest.mark.parametrize("change", [{"kind": "window"}, {"version": 99}])
+@pytest.mark.parametrize("change", [{"kind": "sorting"}, {"version": 99}])
 def test_an_operator_of_another_release_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedOperator, match="it has running 1"):
         from_spec(EVERYTHING.spec() | change)
