@@ -253,7 +253,15 @@ class BoundWindowJoin(BoundOperator):
         return rows if matching.all() else rows.filter(pa.array(matching))
 
     def event_times(self, table: pa.Table) -> tuple[int | None, ...]:
-        greatest = [pc.max(table[path].cast(pa.int64())).as_py() for path in self._times]
+        """Of rows that may match: Spark drops rows with a null key before it looks at their time,
+        so that they do not raise the watermark."""
+        greatest = []
+        for side, path in zip(self.operator.sides, self._times, strict=True):
+            times = table[path].cast(pa.int64())
+            for key in side.paths(side.keys):
+                if table[key].null_count:
+                    times = pc.if_else(table[key].is_valid(), times, None)
+            greatest.append(pc.max(times).as_py())
         return tuple(None if time is None else time // US for time in greatest)
 
     # --- the instance's side ---------------------------------------------------------------------

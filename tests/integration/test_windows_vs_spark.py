@@ -230,6 +230,8 @@ def joined_sides(random: Random, batches: int) -> tuple[list[pa.Table], list[pa.
                 if random.random() < 0.3:
                     at -= timedelta(seconds=random.randrange(60))
                 key = random.choice([None, *range(6)])
+                if random.random() < 0.05:  # does a row that cannot match raise the watermark?
+                    key, at = None, at + timedelta(seconds=30)
                 value = random.choice(["a", "b", None]) if schema is left else random.randrange(99)
                 rows.append((key, value, None if random.random() < 0.05 else at))
             columns = [pa.array([row[n] for row in rows], schema.field(n).type) for n in range(3)]
