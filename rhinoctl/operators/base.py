@@ -25,6 +25,9 @@ from rhinoctl.protocol.records import NO_WATERMARKS, Watermarks
 KEY_GROUP = "__kg"
 """The int32 column that carries a row's key group from Spark's JVM to the instance."""
 
+CACHE_BYTES = 32 << 20
+"""Half of an instance's default; the other half is RocksDB's block cache."""
+
 Slice = tuple[Vnode, pa.RecordBatch]
 """Rows of the wire for one vnode."""
 
@@ -91,7 +94,7 @@ class OperatorState(ABC):
 
     @abstractmethod
     def dirty_bytes(self, vnode: Vnode) -> int:
-        """About how much `spill` would give."""
+        """About how much memory a vnode's changes take until they are spilled."""
 
 
 class Operator(ABC):
@@ -169,8 +172,9 @@ class BoundOperator(ABC):
         return ()
 
     @abstractmethod
-    def state(self) -> OperatorState:
-        """An instance's state, without vnodes."""
+    def state(self, cache_bytes: int = CACHE_BYTES) -> OperatorState:
+        """An instance's state, without vnodes. Rows that are in the stores, too, are kept in
+        `cache_bytes` of memory."""
 
     @abstractmethod
     def apply(self, slices: Sequence[Slice], state: Any, context: BatchContext) -> Applied:

@@ -19,6 +19,7 @@ from rhinoctl.operators.arrow_types import (
     values_of,
 )
 from rhinoctl.operators.base import KEY_GROUP, ArithmeticOverflow, Slice
+from rhinoctl.operators.cached import state_table
 from rhinoctl.operators.incoming import check_frame, gathered
 from rhinoctl.operators.keys import KeyCodec
 from rhinoctl.operators.table import KeyRows, StateTable
@@ -67,9 +68,9 @@ class Grouping:
         names = [each.name for each in aggregates]
         self.result_fields = list(zip(names, [fold.result for fold in bounds], strict=True))
 
-    def state(self) -> StateTable:
+    def state(self, cache_bytes: int) -> StateTable:
         """An instance's state, without vnodes."""
-        return StateTable(self.key_codec, self.value_codec)
+        return state_table(self.key_codec, self.value_codec, cache_bytes)
 
     # --- Spark's side ----------------------------------------------------------------------------
 

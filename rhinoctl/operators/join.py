@@ -37,6 +37,7 @@ from rhinoctl.operators.arrow_types import (
     values_of,
 )
 from rhinoctl.operators.base import (
+    CACHE_BYTES,
     KEY_GROUP,
     Applied,
     BatchContext,
@@ -266,8 +267,8 @@ class BoundWindowJoin(BoundOperator):
 
     # --- the instance's side ---------------------------------------------------------------------
 
-    def state(self) -> JoinState:
-        return JoinState(self._key_codec, self._chunk_codecs)
+    def state(self, cache_bytes: int = CACHE_BYTES) -> JoinState:
+        return JoinState(self._key_codec, self._chunk_codecs, cache_bytes)
 
     def apply(self, slices: Sequence[Slice], state: JoinState, context: BatchContext) -> Applied:
         table, vnodes = gathered(slices, self.wire_schema, context.vnodes)

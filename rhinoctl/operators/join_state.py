@@ -14,7 +14,7 @@ apart by one bit; and both lie in the range of the window's time, which goes as 
 watermark has passed it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,11 +23,13 @@ import pyarrow as pa
 
 from rhinoctl.ids import Vnode
 from rhinoctl.operators.arrow_types import offsets_and_data, values_of
-from rhinoctl.operators.base import OperatorState
+from rhinoctl.operators.base import CACHE_BYTES, OperatorState
 from rhinoctl.operators.byte_rows import joined
+from rhinoctl.operators.cached import CachedTable
 from rhinoctl.operators.chunks import ChunkCodec
+from rhinoctl.operators.direct import entry_bytes
 from rhinoctl.operators.keys import RESERVED, KeyCodec, time_bound
-from rhinoctl.operators.table import SCAN_ROWS, Held, KeyRows, StateTable, runs_of
+from rhinoctl.operators.table import SCAN_ROWS, Held, KeyRows, runs_of
 from rhinoctl.operators.values import ValueCodec
 from rhinoctl.protocol.ports import Store, WriteBatch
 
@@ -67,6 +69,10 @@ class HeldBack:
             found[at] = value
         return found
 
+    def scan(self, lo: bytes = b"", hi: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """What the store has, while nothing is held back."""
+        return self._store.scan(lo, hi)
+
     def write(self, batch: WriteBatch) -> None:
         """Keep a batch for the spill. Ranges begin at the first key; single keys stay."""
         if batch.deletes or any(lo for lo, _ in batch.delete_ranges):
@@ -74,12 +80,12 @@ class HeldBack:
         for _, bound in batch.delete_ranges:
             self._remove_below(bound)
         self._puts.update(zip(batch.keys, batch.values, strict=True))
-        self.size += _bytes_of(batch.keys, batch.values)
+        self.size += entry_bytes(batch.keys, batch.values)
 
     def add(self, keys: list[bytes], values: list[bytes]) -> None:
         """Keep entries of keys that are nowhere yet. They cost nothing until they are looked up."""
         self._added.append((keys, values))
-        self.size += _bytes_of(keys, values)
+        self.size += entry_bytes(keys, values)
 
     def taken(self, last: WriteBatch) -> WriteBatch:
         """All that was kept, and then a last batch; nothing is kept any longer."""
@@ -104,11 +110,7 @@ class HeldBack:
         self._settle()
         self._removed_below = max(self._removed_below, bound)
         self._puts = {key: value for key, value in self._puts.items() if key >= bound}
-        self.size = _bytes_of(self._puts, self._puts.values())
-
-
-def _bytes_of(keys: Iterable[bytes], values: Iterable[bytes]) -> int:
-    return sum(map(len, keys)) + sum(map(len, values))
+        self.size = entry_bytes(self._puts.keys(), self._puts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,12 @@ class SideRows:
 class JoinState(OperatorState):
     """Rows of two sides by `keys`, which are timed; `sides` are the types of the rows' columns."""
 
-    def __init__(self, keys: KeyCodec, sides: Sequence[ChunkCodec]) -> None:
+    def __init__(
+        self, keys: KeyCodec, sides: Sequence[ChunkCodec], cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self._keys = keys
         self._sides = sides
-        self._headers = StateTable(keys, ValueCodec([pa.int64(), pa.int64()]))
+        self._headers = CachedTable(keys, ValueCodec([pa.int64(), pa.int64()]), cache_bytes)
         self._held_back: dict[Vnode, HeldBack] = {}
 
     @property

@@ -95,24 +95,28 @@ class KeyCodec:
         """The same as a large_binary array."""
         return joined_rows(self._parts(key_groups, columns, times))
 
+    def check(self, key_groups: np.ndarray, times: np.ndarray | None) -> None:
+        """Raise ValueError for keys that cannot be encoded."""
+        if len(key_groups) and not 0 <= key_groups.min() <= key_groups.max() < KEY_GROUPS:
+            raise ValueError(f"key groups must be in [0, {KEY_GROUPS})")
+        if (times is not None) != self.timed:
+            raise ValueError("times are given for keys without, or missing for timed keys")
+        if times is not None and len(times) and times.max() > TIME_MAX:
+            raise ValueError(f"the time {times.max()} is later than keys can hold")
+
     def _parts(
         self,
         key_groups: np.ndarray,
         columns: Sequence[pa.Array],
         times: np.ndarray | None,
     ) -> list[np.ndarray | pa.Array]:
-        if len(key_groups) and not 0 <= key_groups.min() <= key_groups.max() < KEY_GROUPS:
-            raise ValueError(f"key groups must be in [0, {KEY_GROUPS})")
-        if (times is not None) != self.timed:
-            raise ValueError("times are given for keys without, or missing for timed keys")
+        self.check(key_groups, times)
         parts: list[np.ndarray | pa.Array] = []
         for stretch in self._stretches:
             records = np.zeros(len(key_groups), stretch.dtype)
             if not parts:
                 records["group"] = key_groups
                 if times is not None:
-                    if len(times) and times.max() > TIME_MAX:
-                        raise ValueError(f"the time {times.max()} is later than keys can hold")
                     records["time"] = _sign_flipped(times)
             for index in stretch.columns:
                 _write_fixed(records, index, columns[index])

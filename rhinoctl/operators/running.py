@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from rhinoctl.operators.aggregates import Aggregate, declared
 from rhinoctl.operators.arrow_types import type_name
-from rhinoctl.operators.base import Applied, BatchContext, BoundOperator, Operator, Slice
+from rhinoctl.operators.base import (
+    CACHE_BYTES,
+    Applied,
+    BatchContext,
+    BoundOperator,
+    Operator,
+    Slice,
+)
 from rhinoctl.operators.declaring import aggregates_json, check_names, column_types, declared_keys
 from rhinoctl.operators.grouped import Grouping
 from rhinoctl.operators.table import StateTable, runs_of, scanned
@@ -88,8 +95,8 @@ class BoundRunningAggregate(BoundOperator):
     def pre_aggregate(self, table: pa.Table) -> pa.Table:
         return self._grouping.folded_rows(table)
 
-    def state(self) -> StateTable:
-        return self._grouping.state()
+    def state(self, cache_bytes: int = CACHE_BYTES) -> StateTable:
+        return self._grouping.state(cache_bytes)
 
     def apply(self, slices: Sequence[Slice], state: StateTable, context: BatchContext) -> Applied:
         folded = self._grouping.combined(slices, context.vnodes)

@@ -1,10 +1,12 @@
 """The state of an aggregation in an instance: one row of slots for each key.
 
-An operator finds rows, works on columns, and puts the changed rows back; bytes are made only for
-what comes from the vnodes' stores or goes there. Changes are gathered here until `spill` hands them
-over: what a store has is the state as of the last spill, and the worker log has the rest.
+An operator finds rows, works on columns, and puts the changed rows back. Changes are gathered until
+`spill` hands them over: what a store has is the state as of the last spill, and the worker log has
+the rest. Rows of a fixed width are kept in columns (`cached`); others go to the stores as bytes
+(`direct`).
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -15,9 +17,9 @@ import pyarrow as pa
 from rhinoctl.errors import UnknownVnode
 from rhinoctl.ids import Vnode
 from rhinoctl.operators.base import OperatorState
-from rhinoctl.operators.keys import RESERVED, KeyCodec, time_bound
+from rhinoctl.operators.keys import RESERVED, KeyCodec
 from rhinoctl.operators.values import ValueCodec
-from rhinoctl.protocol.ports import Store, WriteBatch
+from rhinoctl.protocol.ports import Store
 
 SCAN_ROWS = 65_536
 """Rows that are decoded at a time: as many as Spark is told to put into one Arrow batch."""
@@ -36,14 +38,24 @@ class KeyRows:
     def __len__(self) -> int:
         return len(self.vnodes)
 
+    def take(self, rows: np.ndarray) -> "KeyRows":
+        """Some of them, given as ascending positions."""
+        return KeyRows(
+            vnodes=self.vnodes[rows],
+            groups=self.groups[rows],
+            columns=[column.take(pa.array(rows)) for column in self.columns],
+            times=None if self.times is None else self.times[rows],
+        )
 
-@dataclass(frozen=True, slots=True)
+
 class Held:
     """What the state has for some keys: a row of slots each, all null where there is none."""
 
-    keys: KeyRows
-    encoded: list[bytes]
-    slots: list[pa.Array]
+    __slots__ = ("keys", "slots")
+
+    def __init__(self, keys: KeyRows, slots: list[pa.Array]) -> None:
+        self.keys = keys
+        self.slots = slots
 
 
 def runs_of(vnodes: np.ndarray) -> list[tuple[Vnode, int, int]]:
@@ -53,14 +65,15 @@ def runs_of(vnodes: np.ndarray) -> list[tuple[Vnode, int, int]]:
 
 
 class StateTable(OperatorState):
-    """Rows of `values` by `keys`, in the stores of the attached vnodes."""
+    """Rows of `values` by `keys`, in the stores of the attached vnodes.
+
+    Every call that names keys or a vnode raises UnknownVnode for one that is not attached.
+    """
 
     def __init__(self, keys: KeyCodec, values: ValueCodec) -> None:
         self._keys = keys
         self._values = values
         self._stores: dict[Vnode, Store] = {}
-        self._changed: dict[Vnode, dict[bytes, bytes]] = {}
-        self._expired: dict[Vnode, int] = {}
 
     @property
     def vnodes(self) -> frozenset[Vnode]:
@@ -71,57 +84,22 @@ class StateTable(OperatorState):
 
     def detach(self, vnode: Vnode) -> None:
         del self._stores[vnode]
-        self._changed.pop(vnode, None)
-        self._expired.pop(vnode, None)
 
+    @abstractmethod
     def find(self, keys: KeyRows) -> Held:
-        """The rows of some keys. Raises UnknownVnode for one of a vnode that is not attached."""
-        encoded = self._keys.encode(keys.groups, keys.columns, keys.times)
-        found: list[bytes | None] = []
-        for vnode, start, end in runs_of(keys.vnodes):
-            self.spilled(vnode)
-            found += self._store(vnode).get_many(encoded[start:end])
-        return Held(keys, encoded, self._values.decode(found))
+        """The rows of some keys."""
 
+    @abstractmethod
     def put(self, held: Held, slots: Sequence[pa.Array]) -> None:
-        """Put a row for each key that was found."""
-        values = self._values.encode(slots)
-        for vnode, start, end in runs_of(held.keys.vnodes):
-            changed = self._changed.setdefault(vnode, {})
-            changed.update(zip(held.encoded[start:end], values[start:end], strict=True))
+        """Put a row for each key that was found. It does not fail."""
 
+    @abstractmethod
     def between(self, vnode: Vnode, since_us: int, until_us: int) -> tuple[KeyRows, list[pa.Array]]:
         """All rows of a vnode with since <= time < until, in the order of their keys."""
-        self.spilled(vnode)
-        entries = list(self._store(vnode).scan(time_bound(since_us), time_bound(until_us)))
-        groups, columns, times = self._keys.decode([key for key, _ in entries])
-        keys = KeyRows(np.full(len(entries), vnode, np.int64), groups, columns, times)
-        return keys, self._values.decode([value for _, value in entries])
 
+    @abstractmethod
     def expire(self, vnode: Vnode, before_us: int) -> None:
-        """Remove every row of a vnode with an earlier time."""
-        self._expired[vnode] = max(before_us, self._expired.get(vnode, before_us))
-
-    def dirty_bytes(self, vnode: Vnode) -> int:
-        changed = self._changed.get(vnode, {})
-        return sum(len(key) + len(value) for key, value in changed.items())
-
-    def spill(self, vnode: Vnode) -> WriteBatch:
-        changed = self._changed.pop(vnode, {})
-        expired = self._expired.pop(vnode, None)
-        ranges = []
-        if expired is not None:
-            bound = time_bound(expired)
-            ranges.append((b"", bound))
-            changed = {key: value for key, value in changed.items() if key >= bound}
-        return WriteBatch(
-            keys=list(changed), values=list(changed.values()), delete_ranges=tuple(ranges)
-        )
-
-    def spilled(self, vnode: Vnode) -> None:
-        """Bring a vnode's store up to date, if it is not."""
-        if vnode in self._changed or vnode in self._expired:
-            self._store(vnode).write(self.spill(vnode))
+        """Remove every row that a vnode has now with an earlier time."""
 
     def _store(self, vnode: Vnode) -> Store:
         store = self._stores.get(vnode)

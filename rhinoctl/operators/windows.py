@@ -33,7 +33,14 @@ from rhinoctl.errors import UnsupportedOperator, UsageError
 from rhinoctl.ids import Vnode
 from rhinoctl.operators.aggregates import Aggregate, declared
 from rhinoctl.operators.arrow_types import array_of, solid, type_name, values_of
-from rhinoctl.operators.base import Applied, BatchContext, BoundOperator, Operator, Slice
+from rhinoctl.operators.base import (
+    CACHE_BYTES,
+    Applied,
+    BatchContext,
+    BoundOperator,
+    Operator,
+    Slice,
+)
 from rhinoctl.operators.declaring import (
     aggregates_json,
     check_names,
@@ -297,8 +304,8 @@ class BoundWindowAggregate(BoundOperator):
 
     # --- the instance's side ---------------------------------------------------------------------
 
-    def state(self) -> StateTable:
-        return self._grouping.state()
+    def state(self, cache_bytes: int = CACHE_BYTES) -> StateTable:
+        return self._grouping.state(cache_bytes)
 
     def apply(self, slices: Sequence[Slice], state: StateTable, context: BatchContext) -> Applied:
         marks = context.watermarks
