@@ -6,8 +6,11 @@ opinion of its own about what is decided. `python -m rhino_agent.instance SETTIN
 Invariants:
 
 1. A vnode takes a batch once: a command for a batch that a vnode has, or is past, changes nothing.
-2. A batch that could not be written to every store ends the process: what it left half done is
-   thrown away with the live databases, and made again from checkpoint and log.
+2. Batches change the state in memory. A vnode's changes go to its database all at once, with the
+   last batch that touched it: before its checkpoint, and when unwritten bytes exceed their budget.
+   What a death loses is made again from checkpoint and log (docs/adr/0007-write-behind-cache.md).
+3. What could not be written ends the process: what is half done is thrown away with the live
+   databases.
 """
 
 import json
@@ -67,7 +70,7 @@ class Instance:
         self._stores = stores
         self._files = files
         self._operator = operator
-        self._state = operator.state()
+        self._state = operator.state(columns_bytes(settings))
         self._rss_bytes = rss_bytes
         self._open: dict[Vnode, VnodeStore] = {}
         self._applied: dict[Vnode, BatchTime] = {}
@@ -86,7 +89,7 @@ class Instance:
         return self._applied
 
     def step(self, timeout_s: float) -> None:
-        """Take one command, answer it, and use the time after it to bound dirty bytes."""
+        """Take one command, answer it, and use the time after it to bound unwritten bytes."""
         envelope = self._wire.receive(timeout_s)
         if envelope is None or envelope.message is None:
             return
@@ -95,8 +98,22 @@ class Instance:
             self._relieve()
 
     def _relieve(self) -> None:
+        """Spill and flush the largest vnodes until all unwritten bytes are within their budget.
+
+        RocksDB's own bound over many databases (a write-buffer manager) does not hold.
+        """
+        unwritten = {
+            vnode: self._state.dirty_bytes(vnode) + store.dirty_bytes
+            for vnode, store in self._open.items()
+        }
+        excess = sum(unwritten.values()) - self._settings.buffer_bytes
         try:
-            self._stores.relieve()
+            for vnode in sorted(unwritten, key=unwritten.__getitem__, reverse=True):
+                if excess <= 0:
+                    break
+                self.spill(vnode)
+                self._open[vnode].flush()
+                excess -= unwritten[vnode]
         except _STORE_FAULTS as fault:
             self._give_up(fault)
 
@@ -146,8 +163,14 @@ class Instance:
         vnode = message.vnode
         if vnode not in self._open:
             self._stores.discard(self._live(vnode))
-            self._open[vnode] = self._stores.open(self._live(vnode), message.base or None)
-            self._state.attach(vnode, self._open[vnode])
+            store = self._stores.open(self._live(vnode), message.base or None)
+            try:
+                self._state.attach(vnode, store)
+            except BaseException:
+                store.close()
+                self._stores.discard(self._live(vnode))
+                raise
+            self._open[vnode] = store
             self._applied[vnode] = message.covers
         if self._applied[vnode] != message.covers:
             detail = f"vnode {vnode} is open at {self._applied[vnode]}, not at {message.covers}"
@@ -212,12 +235,10 @@ class Instance:
                 yield place.vnode, pa.ipc.read_record_batch(pa.py_buffer(body), schema)
 
     def _written(self, message: m.ApplyBatch, applied: Applied) -> m.BatchApplied:
-        """Write what the operator said: stores first, then the output, so that an output file
-        tells of a batch that is applied."""
+        """Write the output: the state has the batch, so an output file tells of one that is
+        applied."""
         touched = message.vnodes if message.watermarks.rose else applied.touched
         self._touched.update(dict.fromkeys(touched, message.time))
-        for vnode in message.vnodes:
-            self._spill(vnode)
         rows, size = 0, 0
         if message.output:
             rows, size = self._write_output(message, applied)
@@ -230,10 +251,13 @@ class Instance:
             size=size,
             applied_at=self._clock.wall(),
             rss_bytes=self._rss_bytes(),
-            state_bytes={v: self._open[v].state_bytes for v in message.vnodes},
+            state_bytes={
+                vnode: self._open[vnode].state_bytes + self._state.dirty_bytes(vnode)
+                for vnode in message.vnodes
+            },
         )
 
-    def _spill(self, vnode: Vnode) -> None:
+    def spill(self, vnode: Vnode) -> None:
         """Bring a vnode's database up to date, with the last batch that touched it."""
         last = self._touched.pop(vnode, None)
         if last is None:
@@ -270,7 +294,7 @@ class Instance:
         if store is None:
             return self._refusal(m.RefusalCode.NOT_FOUND, f"vnode {vnode} is not open")
         try:
-            self._spill(vnode)
+            self.spill(vnode)
             (stamp,) = store.get_many([LAST_BATCH])
             last = BASE
             if stamp is not None:
@@ -305,6 +329,11 @@ _COMMANDS: Mapping[type, Callable[[Instance, Any], m.Message]] = {
 }
 
 
+def columns_bytes(settings: InstanceSettings) -> int:
+    """The part of an instance's cache that is the operator's; the rest is RocksDB's blocks."""
+    return settings.cache_bytes // 2
+
+
 def _rss_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
@@ -323,9 +352,7 @@ def main(argv: list[str]) -> int:
         settings,
         wire=wire,
         clock=SystemClock(),
-        stores=RocksVnodes(
-            StoreBudget(cache_bytes=settings.cache_bytes, dirty_bytes_max=settings.buffer_bytes)
-        ),
+        stores=RocksVnodes(StoreBudget(cache_bytes=settings.cache_bytes - columns_bytes(settings))),
         files=HostFiles(),
         operator=bound_from_json(json.loads(settings.job.operator.spec)),
         rss_bytes=_rss_bytes,

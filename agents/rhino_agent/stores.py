@@ -22,6 +22,11 @@ class VnodeStore(Store, Protocol):
         """Bytes on disk and in memory."""
         ...
 
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes in memory that `flush` would give back."""
+        ...
+
 
 class Stores(Protocol):
     """The live databases of one instance."""
@@ -35,10 +40,6 @@ class Stores(Protocol):
 
     def discard(self, live: str) -> None:
         """Remove a closed database; nothing happens if it is not there."""
-        ...
-
-    def relieve(self) -> int:
-        """Keep unflushed bytes within their budget; returns the bytes given back."""
         ...
 
 
@@ -68,9 +69,6 @@ class RocksVnodes:
 
     def discard(self, live: str) -> None:
         shutil.rmtree(live, ignore_errors=True)
-
-    def relieve(self) -> int:
-        return self._stores.relieve()
 
 
 class HostFiles:

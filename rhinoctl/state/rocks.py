@@ -8,7 +8,7 @@ Invariants:
    links to the tables and copies of all else.
 3. No handle of rocksdict leaves a store, and none outlives `close`: a living iterator or checkpoint
    object would keep the LOCK.
-4. Unflushed bytes of all stores together stay within the budget after `relieve`; caches are shared.
+4. Caches are shared. Unflushed bytes are the owner's to bound: it sees them and flushes.
 
 Facts of rocksdict 0.3.29 that shape this: a write that stalls fails at once (`no_slowdown`) but
 has consumed its batch, so the retry builds it again; `set_iterate_lower_bound` sets the *upper*
@@ -64,14 +64,11 @@ class StoreBudget:
     """What the databases of one process may use.
 
     Measured with 64 databases and 1 GB of state (tests/bench/rocks_memory.py): the process stays
-    within `cache_bytes` + `dirty_bytes_max` + about 60 MB, the interpreter's 25 MB included.
+    within `cache_bytes` + unflushed bytes + about 60 MB, the interpreter's 25 MB included.
     """
 
     cache_bytes: int = 64 << 20
     """One block cache for all; indexes and filters are in it, not beside it."""
-
-    dirty_bytes_max: int = 64 << 20
-    """Of all memtables together, held by `RocksStores.relieve`."""
 
     write_buffer_bytes: int = 4 << 20
     """A memtable that is larger is flushed by RocksDB itself."""
@@ -206,7 +203,7 @@ class RocksStore:
 
 
 class RocksStores:
-    """The databases of one process: opens them, shares one cache, keeps unflushed bytes bounded.
+    """The databases of one process: opens them, and shares one cache.
 
     Raises the process's soft limit of descriptors to its hard limit: the usual 1,024 are fewer
     than 64 databases need.
@@ -267,21 +264,6 @@ class RocksStores:
     def cache_used_bytes(self) -> int:
         """Bytes in the shared cache: blocks, indexes and filters."""
         return self._cache.get_usage()
-
-    def relieve(self) -> int:
-        """Flush the largest until all together are within the budget; returns bytes given back.
-
-        RocksDB's own bound over many databases (a write-buffer manager) does not hold.
-        """
-        dirty = {store: store.dirty_bytes for store in self.stores}
-        excess = sum(dirty.values()) - self.budget.dirty_bytes_max
-        given_back = 0
-        for store in sorted(dirty, key=dirty.__getitem__, reverse=True):
-            if given_back >= excess:
-                break
-            store.flush()
-            given_back += max(0, dirty[store] - store.dirty_bytes)
-        return given_back
 
     def close(self) -> None:
         """Close every store; the first failure is raised after all were tried."""

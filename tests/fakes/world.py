@@ -334,6 +334,7 @@ class World:
             (pid,) = self.hosts[epoch.owner_worker(v)].pids(owner, uid)
             running = self.hosts[epoch.owner_worker(v)].instances[pid].instance
             assert running is not None
+            running.spill(v)
             for piece in self.workload.bound().scan(running.open_stores[v]):
                 mine = self.workload.totals(piece)
                 assert not mine.keys() & found.keys(), f"a key of vnode {v} is in two vnodes"

@@ -23,6 +23,15 @@ class LiveStore(FakeStore):
         super().__init__()
         self._disk = disk
         self._live = live
+        self.dirty_bytes = 0
+
+    def write(self, batch: WriteBatch) -> None:
+        super().write(batch)
+        self.dirty_bytes += sum(map(len, batch.keys)) + sum(map(len, batch.values))
+
+    def flush(self) -> None:
+        super().flush()
+        self.dirty_bytes = 0
 
     @property
     def state_bytes(self) -> int:
@@ -75,9 +84,6 @@ class DiskStores:
 
     def discard(self, live: str) -> None:
         self._disk.remove(live)
-
-    def relieve(self) -> int:
-        return 0
 
 
 def _check(path: str, data: bytes, checksum: str) -> None:

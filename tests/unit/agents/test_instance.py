@@ -1,5 +1,6 @@
 """The instance's loop: a batch is taken once, poison changes nothing, a failing store ends it."""
 
+import errno
 from dataclasses import replace
 from random import Random
 
@@ -8,10 +9,11 @@ import pytest
 
 from rhino_agent.instance import LAST_BATCH, Instance
 from rhino_agent.settings import InstanceSettings
+from rhinoctl.errors import CorruptFile
 from rhinoctl.ids import BASE, BatchTime, InstanceId, JobName, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import JobSpec
-from rhinoctl.protocol.ports import Address
+from rhinoctl.protocol.ports import Address, WriteBatch
 from rhinoctl.protocol.records import Watermarks
 from rhinoctl.spark.slices import sliced
 from tests.fakes.clock import FakeClock
@@ -21,20 +23,22 @@ from tests.fakes.wire import FakeNetwork
 from tests.fakes.world_input import Row, frame_of, operator, totals_of, vnode_of
 from tests.fakes.world_process import Process, ProcessDisk
 from tests.fakes.world_spark import operator_spec
-from tests.fakes.world_store import DiskFiles, DiskStores
+from tests.fakes.world_store import DiskFiles, DiskStores, LiveStore
 
 UID = JobUid("job-1")
 HERE = Address("grpc+unix:///i0.sock")
 HEADER = m.Header(cluster="c", job=UID, incarnation=3)
 VNODES = 4
+PLENTY = 1 << 20
 ROWS: list[Row] = [(f"k{n}", n) for n in range(20)]
 
 
 class Bench:
-    """One instance with vnodes 0 and 1 open and empty, and who asks it."""
+    """One instance with vnodes 0 and 1 open and empty, and who asks it. Without `buffer_bytes`, all
+    is spilled after each command."""
 
-    def __init__(self) -> None:
-        self.disk = FakeDisk()
+    def __init__(self, *, buffer_bytes: int = 0, disk: FakeDisk | None = None) -> None:
+        self.disk = disk or FakeDisk()
         self.network = FakeNetwork(Random(1), FakeClock())
         schedule = Schedule(self.network, Random(1))
         spec = JobSpec(
@@ -55,7 +59,7 @@ class Bench:
             listen=HERE,
             token_file="token",
             cache_bytes=0,
-            buffer_bytes=0,
+            buffer_bytes=buffer_bytes,
             agent_parent=0,
         )
         wire = self.network.wire(HERE)
@@ -105,6 +109,9 @@ class Bench:
         stores = self.instance.open_stores.values()
         pieces = [totals_of(piece) for store in stores for piece in operator().scan(store)]
         return {key: count for piece in pieces for key, (count, _) in piece.items()}
+
+    def checkpoint(self, vnode: int, directory: str) -> m.Message:
+        return self.ask(m.CheckpointVnode(header=HEADER, vnode=Vnode(vnode), directory=directory))
 
     def output(self, number: int) -> dict[str, tuple[int, int]]:
         (name,) = self.disk.list(f"out/0-{number}")
@@ -163,16 +170,20 @@ def test_a_follower_makes_no_output_of_what_others_own() -> None:
     assert {vnode_of(key, VNODES) for key in bench.counts()} == {0, 1}
 
 
-def test_poison_is_told_with_the_batch_and_changes_nothing() -> None:
-    bench = Bench()
+@pytest.mark.parametrize("buffer_bytes", [0, PLENTY])
+def test_poison_is_told_with_the_batch_and_changes_nothing(buffer_bytes: int) -> None:
+    bench = Bench(buffer_bytes=buffer_bytes)
     bench.ask(bench.batch(0, [("k1", 2**62)]))
     answer = refusal(bench.ask(bench.batch(1, [("k1", 2**62)])))
     assert answer.code is m.RefusalCode.POISON
     assert "batch 0/1" in answer.detail
     assert "k1" in answer.detail
     assert not bench.instance.stopping
-    assert set(bench.counts().values()) == {1}
     assert isinstance(bench.ask(bench.batch(1, [("k1", 5)])), m.BatchApplied)
+    assert bench.output(1) == {"k1": (2, 2**62 + 5)}
+    for vnode in (0, 1):
+        bench.checkpoint(vnode, f"ckpt/{vnode}")
+    assert bench.counts() == {"k1": 2}
 
 
 def test_a_damaged_slice_is_the_workers_fault_not_the_batchs() -> None:
@@ -240,3 +251,95 @@ def test_stop_is_answered_first() -> None:
     bench = Bench()
     assert isinstance(bench.ask(m.StopInstance(header=HEADER)), m.Done)
     assert bench.instance.stopping
+
+
+# --- write-behind ---------------------------------------------------------------------------------
+
+
+def test_batches_stay_in_memory_until_a_checkpoint_which_has_them_all() -> None:
+    bench = Bench(buffer_bytes=PLENTY)
+    bench.ask(bench.batch(0))
+    bench.ask(bench.batch(1))
+    bench.ask(bench.batch(2, []))
+    assert bench.counts() == {}
+    answer = bench.checkpoint(0, "ckpt/0")
+    assert isinstance(answer, m.Checkpointed)
+    assert (answer.last_batch, answer.covers) == (BatchTime(0, 1), BatchTime(0, 2))
+    assert bench.counts() == {key: 2 for key, _ in ROWS if vnode_of(key, VNODES) == 0}
+    bench.ask(m.CloseVnode(header=HEADER, vnode=Vnode(0)))
+    bench.open(0, "ckpt/0", BatchTime(0, 2))
+    bench.ask(bench.batch(3))
+    assert {n for n, _ in bench.output(3).values()} == {3}
+
+
+def test_a_dead_instances_successor_begins_from_checkpoint_and_log() -> None:
+    first = Bench(buffer_bytes=PLENTY)
+    first.ask(first.batch(0))
+    for vnode in (0, 1):
+        first.checkpoint(vnode, f"ckpt/{vnode}")
+    lost = first.batch(1)
+    first.ask(lost)
+    expected = first.output(1)
+    second = Bench(buffer_bytes=PLENTY, disk=first.disk)
+    for vnode in (0, 1):
+        second.ask(m.CloseVnode(header=HEADER, vnode=Vnode(vnode)))
+        second.open(vnode, f"ckpt/{vnode}", BatchTime(0, 0))
+    assert set(second.counts().values()) == {1}
+    second.disk.remove("out/0-1")
+    second.ask(lost)
+    assert second.output(1) == expected
+    assert {n for n, _ in expected.values()} == {2}
+
+
+def test_beyond_the_budget_the_largest_vnode_is_spilled_and_flushed_first() -> None:
+    rows = [(f"k{n}", n) for n in range(200) if vnode_of(f"k{n}", VNODES) == 0]
+    few = next((f"k{n}", n) for n in range(200) if vnode_of(f"k{n}", VNODES) == 1)
+    bench = Bench(buffer_bytes=2000)
+    bench.ask(bench.batch(0, [*rows, few]))
+    assert bench.counts() == dict.fromkeys([key for key, _ in rows], 1)
+    large, small = (bench.instance.open_stores[Vnode(vnode)] for vnode in (0, 1))
+    assert large.dirty_bytes == 0
+    assert large.get_many([LAST_BATCH]) == [b"0/0"]
+    assert small.get_many([LAST_BATCH]) == [None]
+    bench.ask(bench.batch(1, [few]))
+    assert bench.output(1) == {few[0]: (2, 2 * few[1])}
+    assert large.get_many([LAST_BATCH]) == [b"0/0"], "the batch did not touch it"
+
+
+def test_what_is_not_spilled_counts_as_state() -> None:
+    sizes = []
+    for buffer_bytes in (PLENTY, 0):
+        bench = Bench(buffer_bytes=buffer_bytes)
+        answer = bench.ask(bench.batch(0))
+        assert isinstance(answer, m.BatchApplied)
+        sizes.append(answer.state_bytes)
+    assert sizes[0].keys() == {0, 1}
+    assert min(sizes[0].values()) > 0
+    assert sizes[0] == sizes[1], "a batch is spilled after it is answered"
+
+
+def test_a_spill_that_the_disk_refuses_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(buffer_bytes=0)
+
+    def full(self: LiveStore, batch: WriteBatch) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(LiveStore, "write", full)
+    assert isinstance(bench.ask(bench.batch(0)), m.BatchApplied), "the log has the batch"
+    assert bench.instance.stopping
+
+
+def test_a_vnode_whose_database_cannot_be_read_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.ask(bench.batch(0))
+    bench.checkpoint(0, "ckpt/0")
+    bench.ask(m.CloseVnode(header=HEADER, vnode=Vnode(0)))
+
+    def damaged(self: LiveStore, lo: bytes = b"", hi: bytes | None = None) -> None:
+        raise CorruptFile("a block is damaged", remedy="none")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveStore, "scan", damaged)
+        assert refusal(bench.open(0, "ckpt/0", BatchTime(0, 0))).code is m.RefusalCode.FAULT
+    assert bench.instance.open_stores.keys() == {1}
+    assert isinstance(bench.open(0, "ckpt/0", BatchTime(0, 0)), m.Done)

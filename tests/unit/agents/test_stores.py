@@ -124,5 +124,11 @@ def test_a_base_that_is_not_whole_is_an_error_and_leaves_nothing(place: Place) -
         place.stores.open(place.path("live/2"), place.path("no base"))
 
 
-def test_relieving_gives_back_no_less_than_nothing(place: Place) -> None:
-    assert place.stores.relieve() >= 0
+def test_written_bytes_are_dirty_until_a_flush(place: Place) -> None:
+    store = place.stores.open(place.path("live/1"), None)
+    clean = store.dirty_bytes
+    store.write(WriteBatch([b"k"], [b"1" * 100_000]))
+    assert store.dirty_bytes >= 100_000
+    store.flush()
+    assert store.dirty_bytes <= clean + 10_000
+    store.close()
