@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 START_S = 0.3
 """How long an instance process takes until it listens."""
 
+SMALL_BYTES = 4 << 10
+"""Some thirty rows: spills between checkpoints, and rows that are dropped from the cache."""
+
 
 @dataclass(eq=False)
 class InstanceProcess:
@@ -86,8 +89,8 @@ class Host:
             run="/run",
             listen=self.address,
             token_file="token",
-            cache_bytes=1 << 20,
-            buffer_bytes=1 << 20,
+            cache_bytes=SMALL_BYTES,
+            buffer_bytes=SMALL_BYTES,
         )
 
     def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:
