@@ -2,6 +2,7 @@
 
 import pytest
 
+from rhinoctl.operators.direct import ENTRY_BYTES
 from rhinoctl.operators.join_state import HeldBack
 from rhinoctl.protocol.ports import WriteBatch
 from tests.fakes.store import FakeStore
@@ -22,7 +23,7 @@ def test_what_waits_is_seen_before_what_is_stored(store: FakeStore) -> None:
     held.write(WriteBatch(keys=[b"b"], values=[b"new"]))
     held.add([b"d"], [b"4"])
     assert held.get_many([b"d", b"c", b"b", b"e", b"a"]) == [b"4", b"3", b"new", None, b"1"]
-    assert held.size == 6
+    assert held.size == 6 + 2 * ENTRY_BYTES
     assert store.get_many([b"b", b"d"]) == [b"2", None]
 
 
@@ -31,7 +32,7 @@ def test_what_is_removed_is_not_seen(store: FakeStore) -> None:
     held.add([b"aa", b"bb"], [b"5", b"6"])
     held.write(BELOW_B)
     assert held.get_many([b"a", b"aa", b"b", b"bb"]) == [None, None, b"2", b"6"]
-    assert held.size == 3
+    assert held.size == 3 + ENTRY_BYTES
     held.add([b"ab"], [b"7"])  # what comes after the removal stays
     assert held.get_many([b"ab"]) == [b"7"]
 
