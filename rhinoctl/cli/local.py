@@ -33,7 +33,8 @@ def up(
         int | None, _count("--port", 1, 65535, "Serve on this port of 127.0.0.1.")
     ] = None,
     cache_mb: Annotated[
-        int | None, _count("--cache-mb", 1, 1 << 20, "Read cache of an instance. Default: 64.")
+        int | None,
+        _count("--cache-mb", 1, 1 << 20, "Cache of an instance: rows and blocks. Default: 64."),
     ] = None,
     buffer_mb: Annotated[
         int | None, _count("--buffer-mb", 1, 1 << 20, "Write buffers of an instance. Default: 64.")
