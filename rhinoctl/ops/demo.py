@@ -1,23 +1,13 @@
 """The main job on an embedded cluster: run it, move its state meanwhile, compare the result.
 
-Everything that is started ends with us: the job's stdin is our lifeline to it, the controller and
-the agents watch our process, and an orderly end, Ctrl-C and SIGTERM included, ends them itself.
+What is started for it ends with us: `rhinoctl.ops.embedded`.
 """
 
-import os
-import shutil
-import signal
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from rhinoctl.config import cluster as config
 from rhinoctl.control.client import ERRORS, ControlClient
 from rhinoctl.errors import (
     DeadlineExceeded,
@@ -26,18 +16,16 @@ from rhinoctl.errors import (
     ResultMismatch,
     RhinoError,
     UnknownJob,
-    UnwritableDirectory,
     UsageError,
 )
 from rhinoctl.ids import JobName, OpId, Vnode
-from rhinoctl.ops import local, prerequisites
+from rhinoctl.ops import embedded, prerequisites
 from rhinoctl.ops.demo_moves import INSTANCES_FIRST, Moves
 from rhinoctl.ops.demo_tally import Frame, Latency, Result, Tally, Verdict
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.handover import Kind
 from rhinoctl.protocol.views import InstanceView, OperationView
 from rhinoctl.remote.child import Child
-from rhinoctl.remote.local import Processes
 
 JOB = JobName("demo")
 QUERIES = ("q8", "q5", "counts")
@@ -133,33 +121,19 @@ def run_demo(
         raise UsageError(f"there is no query {request.query!r}", remedy=remedy)
     prerequisites.check_java()
     prerequisites.check_spark()
-    directory = _new_directory()
-    keep = True
-    try:
-        with _ending_in_order(), ExitStack() as stack:
-            processes = Processes()
-            cluster = directory / "cluster"
-            stack.callback(_down, cluster, processes)
-            up = local.UpRequest(directory=cluster, workers=request.workers, parent=os.getpid())
-            view = local.up(up, say, processes)
-            token_file = str(cluster / "token")
-            client = stack.enter_context(ControlClient(view.controller, token_file))
-            settings = _write_settings(directory, request, view.controller, token_file)
-            log = directory / "job.log"
-            child = stack.enter_context(
-                Child("rhinoctl.spark.demo", str(settings), log=log, environ=_environ(directory))
-            )
+    with (
+        embedded.working_directory(
+            "rhinoctl-demo-", keep=request.keep, what="demo", say=say
+        ) as directory,
+        embedded.embedded_cluster(directory / "cluster", request.workers, say) as cluster,
+        ControlClient(cluster.controller, cluster.token_file) as client,
+    ):
+        settings = _write_settings(directory, request, cluster)
+        log = directory / "job.log"
+        environ = embedded.job_environ(directory, cluster.run)
+        with Child("rhinoctl.spark.demo", str(settings), log=log, environ=environ) as child:
             moves = Moves(client, JOB)
             result = _follow(request, child, moves, show, log)
-        keep = request.keep
-    except KeyboardInterrupt:
-        keep = request.keep
-        raise
-    finally:
-        if keep:
-            say(f"the demo's directory is kept: {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
     return DemoOutcome(
         result=_result_of(request, result, moves.begun),
         operations=tuple(moves.begun),
@@ -168,42 +142,13 @@ def run_demo(
     )
 
 
-def _environ(directory: Path) -> dict[str, str]:
-    """What the job is started with besides our environment.
-
-    Spark's workers would take any python3 of the PATH, which may not have rhinoctl. What a job that
-    is ended in the middle leaves behind is removed with our directories; its sockets need a path
-    as short as the cluster's.
-    """
-    cluster = config.read_cluster(directory / "cluster")
-    assert cluster is not None
-    return {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_DIRS": str(directory / "spark"),
-        "TMPDIR": cluster.run,
-    }
-
-
-def _new_directory() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="rhinoctl-demo-"))
-    except OSError as fault:
-        raise UnwritableDirectory(
-            f"no directory for temporary files can be written: {fault}",
-            remedy="let TMPDIR name a directory that this user may write in",
-        ) from fault
-
-
-def _write_settings(
-    directory: Path, request: DemoRequest, controller: str, token_file: str
-) -> Path:
+def _write_settings(directory: Path, request: DemoRequest, cluster: embedded.Embedded) -> Path:
     """What `rhinoctl.spark.demo` is started with."""
     path = directory / "job.json"
     settings = {
         "job": JOB,
-        "controller": controller,
-        "token_file": token_file,
+        "controller": cluster.controller,
+        "token_file": cluster.token_file,
         "directory": str(directory / "job"),
         "query": request.query,
         "rate": request.rate,
@@ -229,7 +174,11 @@ def _follow(
     done_at: float | None = None
     instances: tuple[InstanceView, ...] = ()
     while True:
-        event = _next_event(child, tally, done_at is not None, log)
+        event = None
+        if done_at is None:
+            event = embedded.next_event(child, LOOK_S, lambda: tally.stage, log)
+        else:
+            time.sleep(LOOK_S)
         now = time.monotonic()
         if event is not None:
             tally.take(event, now)
@@ -255,30 +204,6 @@ def _follow(
         if tally.result is not None and (late or not moves.running):
             moves.finish()
             return tally.result
-
-
-def _next_event(child: Child, tally: Tally, done: bool, log: Path) -> dict[str, Any] | None:
-    """An event, or None if there is none in time. Raises RhinoError if the job ended before its
-    result."""
-    if done:
-        time.sleep(LOOK_S)
-        return None
-    try:
-        event = child.event(LOOK_S)
-        if event is None and child.returncode(0.0) is not None:
-            event = child.event(LOOK_S)  # its last words, while the JVM still holds the pipe
-            ended = event is None
-        else:
-            ended = False
-    except EOFError:
-        event, ended = None, True
-    if ended:
-        code = child.returncode(LOOK_S)
-        raise RhinoError(
-            f"the job ended without a result while {tally.stage} (exit code {code})",
-            remedy=f"see its log: {log}",
-        )
-    return event
 
 
 def _instances(client: ControlClient, started: bool) -> tuple[InstanceView, ...]:
@@ -332,27 +257,3 @@ def _result_of(request: DemoRequest, result: Result, operations: list[OperationV
         ),
         oracle=result.oracle,
     )
-
-
-def _down(directory: Path, processes: Processes) -> None:
-    """End the cluster, unless it never came to be."""
-    if (directory / "cluster.json").exists():
-        local.down(directory, lambda _: None, processes)
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an orderly end; a further signal does not cut that short."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
