@@ -33,8 +33,9 @@ e2e: setup  ## run the slow and the end-to-end tests at full length
 e2e-short: setup  ## the part of the end-to-end tests that CI runs: real processes, really killed
 	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py
 
-bench: setup  ## measure what a handover costs, at 50 MB and at 1 GB of state
+bench: setup  ## measure what a handover costs, and the throughput beside Spark's own
 	$(BIN)/python -m tests.bench.handover_pause
+	$(BIN)/rhinoctl bench steady
 
 # The console script is the last thing that pip writes, so its time stamp says how far set-up came.
 # An editable install knows the top-level packages that were there: a new one asks for another.

@@ -1,9 +1,7 @@
 """What the demo shows: one look at it, its lines without a terminal, its end, its one object."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,6 +13,7 @@ from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.render.demo import demo_table
 from rhinoctl.render.live import DemoDisplay, demo_frame
 from rhinoctl.render.output import emit
+from tests.cli.shown import Golden, Shown
 from tests.fakes import controller as fake
 
 LATENCY = Latency(p50=180.0, p99=410.5, max=1234.5)
@@ -64,19 +63,6 @@ RESULT = DemoResult(
 WRONG = replace(RESULT, oracle=Verdict(rows=97_433, missing=1, extra=2, equal=False))
 GOOD = DemoOutcome(result=RESULT, operations=(RESCALE, fake.operation()), faults=(), directory=None)
 BAD = replace(GOOD, result=WRONG, operations=(), directory="/tmp/rhinoctl-demo-x")
-
-
-class Shown:
-    """Output in the place of a command's, for the golden files."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def transcript(self) -> str:
-        return "\n".join(line.rstrip() for line in self.text.splitlines()) + "\n"
-
-
-Golden = Callable[[str, Any], None]
 
 
 @pytest.mark.parametrize(
