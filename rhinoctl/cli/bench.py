@@ -25,7 +25,9 @@ def _number(what: str, least: int, text: str) -> typer.models.OptionInfo:
 
 @app.command(**ends("rhinoctl bench steady --state-mb 100", Exit.REFUSED, Exit.DEGRADED, **NOTES))
 def steady(
-    query: Annotated[str, typer.Option(metavar="NAME", help="The query: counts.")] = "counts",
+    query: Annotated[
+        str, typer.Option(metavar="NAME", help="The query: counts, q5 or q8.")
+    ] = "counts",
     rows: Annotated[int, _number("--rows", 1, "Rows of a batch.")] = 1_000_000,
     batches: Annotated[int, _number("--batches", 1, "Batches of an engine in each round.")] = 5,
     warm_up: Annotated[int, _number("--warm-up", 0, "Batches before those, not measured.")] = 5,
@@ -42,12 +44,12 @@ def steady(
 ) -> int:
     """Compare the throughput with that of Spark's own state store.
 
-    The same generated bids go through the same query twice: with state in two instances of
-    rhinoctl, and with Spark's groupBy and its RocksDB state store with changelog checkpoints. Each
-    runs in a driver of its own (local[2]), in turns. The throughput of a batch is its rows over
-    Spark's triggerExecution of it. The sink "fetch" brings each batch's updated rows into the
-    driver as Arrow, "drop" leaves them where they are. The second figure is what a batch of 1,000
-    rows takes more than a foreachBatch that does nothing.
+    The same generated events go through the same query twice: with state in two instances of
+    rhinoctl, and as Spark's own over its RocksDB state store with changelog checkpoints. Each runs
+    in a driver of its own (local[2]), in turns. The throughput of a batch is its rows over Spark's
+    triggerExecution of it. The sink "fetch" brings each batch's result into the driver as Arrow,
+    "drop" leaves it where it is. The second figure is what a batch of 1,000 rows takes more than a
+    foreachBatch that does nothing.
     """
     request = ops.BenchRequest(
         query=query,

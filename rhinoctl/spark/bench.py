@@ -4,10 +4,11 @@
 the other, tells of each in a JSON line on standard output, and ends with its parent.
 
 The generator's clock started years ago and is far ahead, so that each batch is as large as
-``max_events_per_batch`` lets it be. Both engines read the same rows, and both have a `foreachBatch`
-that gets the rows updated by the batch: as Arrow in the driver (``fetch``), or nowhere (``drop``:
-Spark's rows go to its ``noop`` sink, rhino's stay with the instances). The empty one never runs its
-frame, and reads the source without rhino's marker stream, whose cost is rhino's.
+``max_events_per_batch`` lets it be, of each of the query's streams. Both engines read the same
+rows, and both have a `foreachBatch` that gets the result of the batch: as Arrow in the driver
+(``fetch``), or nowhere (``drop``: Spark's rows go to its ``noop`` sink, rhino's stay with the
+instances). The empty one never runs its frame, and reads the source without rhino's marker stream,
+whose cost is rhino's.
 """
 
 import json
@@ -24,18 +25,35 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError
+from rhinoctl.errors import DeadlineExceeded, RhinoError
 from rhinoctl.operators import Operator, RunningAggregate
 from rhinoctl.protocol import codec
-from rhinoctl.spark.demo import PAD_BYTES, STALL_S, end_with_parent, session, tell
+from rhinoctl.spark import queries
+from rhinoctl.spark.demo import (
+    PAD_BYTES,
+    PRELOAD_BATCH,
+    STALL_S,
+    end_with_parent,
+    session,
+    tell,
+)
 from rhinoctl.spark.nexmark import CYCLE, PLACES, Kind, NexmarkSpec, rows_before
+from rhinoctl.spark.queries import Counts, Read
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.rhino import Rhino
 from rhinoctl.spark.source import nexmark_stream
 
-BASE_MS: Final = 1_700_000_000_000
-RATE: Final = 1_000_000
-"""Of the clock, which only sets the events' times: a batch is as large as it may be."""
+BASE_MS: Final = 1_699_966_800_000
+"""An hour into a window of 12 hours."""
+
+PRELOAD_MS: Final = BASE_MS - 10_000
+"""In the windows with which the clock starts. Q5 drops what is preloaded within a minute of it."""
+
+RATE: Final = 100_000
+"""Events a second of the clock, which only sets their times, not the pace: a million bids take 11 s
+of it, so that every batch of Q5 ends a window."""
+
+Kinds = tuple[Kind, ...]
 
 JOB: Final = "bench"
 LOOK_S: Final = 0.05
@@ -82,17 +100,17 @@ class Segment:
         """Keys with padding: about `state_mb` megabytes of state, as in the demo."""
         return self.state_mb * (1 << 20) // (PAD_BYTES + 48)
 
-    def batch_events(self, kind: Kind) -> int:
-        """Events of all kinds in a batch with so many rows of one kind."""
-        return -(-self.rows * CYCLE // len(PLACES[kind]))
+    def batch_events(self, kinds: Kinds) -> int:
+        """Events of all kinds in a batch with so many rows of some kinds."""
+        return -(-self.rows * CYCLE // sum(len(PLACES[kind]) for kind in kinds))
 
-    def measured_from(self, kind: Kind) -> int:
+    def measured_from(self, kinds: Kinds) -> int:
         """The event with which the first measured batch begins."""
-        return self.preload + self.warm_up * self.batch_events(kind)
+        return self.preload + self.warm_up * self.batch_events(kinds)
 
-    def events(self, kind: Kind) -> int:
+    def events(self, kinds: Kinds) -> int:
         """All events of the query."""
-        return self.measured_from(kind) + self.batches * self.batch_events(kind)
+        return self.measured_from(kinds) + self.batches * self.batch_events(kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,40 +130,25 @@ class BenchConfig:
     partitions: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchQuery:
-    """A query for both engines: the rows it reads, rhino's operator, and Spark's frame, which put
-    out the same rows. `padded` says that there are preloaded rows, with a pad."""
+class PlainCounts(Counts):
+    """Count and sum alone, the least work for a row."""
 
-    kind: Kind
-    operator: Callable[[bool], Operator]
-    on_spark: Callable[[DataFrame, bool], DataFrame]
-    output_mode: str
+    def operator(self) -> Operator:
+        aggregates: dict[str, Any] = {"bids": "count", "total": ("sum", "price")}
+        if self.padded:
+            aggregates["pad"] = ("max", "pad")
+        return RunningAggregate(keys=["auction"], aggregates=aggregates)
 
-
-def _counts_operator(padded: bool) -> Operator:
-    aggregates: dict[str, Any] = {"bids": "count", "total": ("sum", "price")}
-    if padded:
-        aggregates["pad"] = ("max", "pad")
-    return RunningAggregate(keys=["auction"], aggregates=aggregates)
+    def own(self, read: Read) -> DataFrame:
+        aggregates = [F.count("*").alias("bids"), F.sum("price").alias("total")]
+        if self.padded:
+            aggregates.append(F.max("pad").alias("pad"))
+        return read(stream="bid").groupBy("auction").agg(*aggregates)
 
 
-def _counts_on_spark(bids: DataFrame, padded: bool) -> DataFrame:
-    aggregates = [F.count("*").alias("bids"), F.sum("price").alias("total")]
-    if padded:
-        aggregates.append(F.max("pad").alias("pad"))
-    return bids.groupBy("auction").agg(*aggregates)
-
-
-QUERIES: Final = {
-    "counts": BenchQuery(
-        kind=Kind.BID,
-        operator=_counts_operator,
-        on_spark=_counts_on_spark,
-        output_mode="update",  # compared: the new row of each key that the batch touched
-    ),
-}
-"""The queries by name; another one is an entry here and a name in `rhinoctl.ops.bench.QUERIES`."""
+QUERIES: Final = {**queries.QUERIES, "counts": PlainCounts}
+"""By name. Both engines put out the same rows: with counts the new row of each key that a batch
+touched, with q5 the windows that are over, with q8 the pairs that a batch completed."""
 
 
 class Run:
@@ -158,7 +161,7 @@ class Run:
         self._config = config
         self._segment = segment
         self._place = place
-        self._query = QUERIES[config.query]
+        self._query = QUERIES[config.query](padded=segment.preload > 0)
         self._seconds: dict[int, dict[str, float]] = {}
         self._rows_out: dict[int, int] = {}
         self._output_s = 0.0
@@ -171,28 +174,28 @@ class Run:
         if engine is Engine.RHINO:
             self._run_rhino()
         elif engine is Engine.SPARK:
-            frame = self._query.on_spark(self._stream(), self._padded)
-            self._follow(frame, self._timed(self._take_spark))
+            self._follow(
+                self._query.own(self._read), self._timed(self._take_spark), self._query.mode
+            )
         else:
-            self._follow(self._stream(), self._timed(lambda frame, batch: None), "append")
+            self._follow(self._query.frame(self._read), self._timed(lambda frame, batch: None))
 
-    @property
-    def _padded(self) -> bool:
-        return self._segment.preload > 0
-
-    def _stream(self) -> DataFrame:
-        segment, config, kind = self._segment, self._config, self._query.kind
+    def _read(self, stream: str) -> DataFrame:
+        segment, config, kinds = self._segment, self._config, self._query.kinds
         return nexmark_stream(
             self._spark,
-            stream=kind.value,
+            stream=stream,
             rate=RATE,
             base_ms=BASE_MS,
-            events=segment.events(kind),
-            max_events_per_batch=segment.batch_events(kind),
+            events=segment.events(kinds),
+            max_events_per_batch=segment.batch_events(kinds),
             keys=config.keys,
             seed=config.seed,
             preload=segment.preload,
-            pad_bytes=PAD_BYTES if self._padded else 0,
+            preload_kind=kinds[0].value,
+            preload_ms=PRELOAD_MS,
+            preload_per_batch=PRELOAD_BATCH,
+            pad_bytes=PAD_BYTES if self._query.padded else 0,
             partitions=config.partitions,
         )
 
@@ -208,7 +211,7 @@ class Run:
             instances=config.instances,
             vnodes=config.vnodes,
         ) as rhino:
-            sink = rhino.sink(self._query.operator(self._padded), then=self._take_rhino)
+            sink = rhino.sink(self._query.operator(), then=self._take_rhino)
 
             def callback(frame: DataFrame, batch: int) -> dict[str, float]:
                 sink(frame, batch)
@@ -220,7 +223,8 @@ class Run:
                 parts["output"] = self._output_s
                 return parts
 
-            self._follow(rhino.mark(self._stream()), self._timed(callback), "append", rhino)
+            frame = rhino.mark(self._query.frame(self._read))
+            self._follow(frame, self._timed(callback), rhino=rhino)
 
     def _take_rhino(self, result: Result, batch: int) -> None:
         began = time.perf_counter()
@@ -258,11 +262,11 @@ class Run:
         self,
         frame: DataFrame,
         callback: Callable[[DataFrame, int], None],
-        mode: str | None = None,
+        mode: str = "append",
         rhino: Rhino | None = None,
     ) -> None:
         """Start the query, wait for its last event, stop it, and tell of its batches."""
-        writer = frame.writeStream.outputMode(mode or self._query.output_mode)
+        writer = frame.writeStream.outputMode(mode)
         writer = writer.foreachBatch(callback).option("checkpointLocation", str(self._place))
         query = writer.start()
         try:
@@ -274,7 +278,7 @@ class Run:
     def _until_last(self, query: Any, rhino: Rhino | None) -> list[Mapping[str, Any]]:
         """Spark's progress of all batches, once there is that of the last one. Looks at it only
         after a batch, so that the query has the processors for itself."""
-        events = self._segment.events(self._query.kind)
+        events = self._segment.events(self._query.kinds)
         seen, quiet_since = -1, time.monotonic()
         while True:
             with self._done:
@@ -294,7 +298,7 @@ class Run:
                 return list(query.recentProgress)
 
     def _measured(self, progress: list[Mapping[str, Any]]) -> list[dict[str, object]]:
-        first = self._segment.measured_from(self._query.kind)
+        first = self._segment.measured_from(self._query.kinds)
         found = []
         for each in progress:
             source = each["sources"][0]
@@ -310,10 +314,10 @@ class Run:
         batch = int(progress["batchId"])
         seconds = dict(self._seconds[batch])
         seconds["spark"] = batch_s - sum(seconds.values())
-        spec = NexmarkSpec(preload=self._segment.preload)
-        kind = self._query.kind
+        kinds = self._query.kinds
+        spec = NexmarkSpec(preload=self._segment.preload, preload_kind=kinds[0])
         return {
-            "rows": rows_before(spec, kind, end) - rows_before(spec, kind, start),
+            "rows": sum(rows_before(spec, k, end) - rows_before(spec, k, start) for k in kinds),
             "rows_out": self._rows_out[batch],
             "batch_s": batch_s,
             "seconds": seconds,
@@ -329,8 +333,6 @@ def _offset(text: str | None) -> int:
 
 def main(argv: list[str]) -> int:
     config: BenchConfig = codec.loads(BenchConfig, Path(argv[0]).read_bytes())
-    if config.query not in QUERIES:
-        raise UsageError(f"no query {config.query!r}", remedy=f"use one of {', '.join(QUERIES)}")
     end_with_parent()
     try:
         spark = session()

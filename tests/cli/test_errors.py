@@ -40,7 +40,7 @@ REFUSED_HERE: list[tuple[str, tuple[str, ...], Exit]] = [
     ("local-address", ("local", "up", "--cluster", "unix:///tmp/c.sock"), Exit.USAGE),
     ("workers-0", ("local", "up", "--workers", "0"), Exit.USAGE),
     ("demo-query", ("demo", "--query", "joins"), Exit.USAGE),
-    ("bench-query", ("bench", "steady", "--query", "q5"), Exit.USAGE),
+    ("bench-query", ("bench", "steady", "--query", "q6"), Exit.USAGE),
     ("bench-sink", ("bench", "steady", "--sink", "kafka"), Exit.USAGE),
     ("demo-seconds", ("demo", "--seconds", "1"), Exit.USAGE),
 ]
