@@ -189,6 +189,9 @@ PUT_TIMEOUT_S = 20.0
 OUTPUT_TIMEOUT_S = 30.0
 """Fetching one instance's output of a batch."""
 
+FETCHES_MAX = 8
+"""Outputs of one batch that the driver fetches at a time."""
+
 LOCAL_FRAME_BYTES = 8 << 20
 """Up to this size `result.df` is made from the driver's own copy, above it executors fetch it."""
 

@@ -20,6 +20,10 @@ from rhinoctl.errors import UnsupportedOperator, UnsupportedSpark
 
 MINIMUM = (4, 2)
 
+QUERY_ID = "sql.streaming.queryId"
+RUN_ID = "spark.jobGroup.id"
+"""Local properties of a query's thread: Spark groups the jobs of a run by its id."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
@@ -110,12 +114,36 @@ class QueryFacts:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._checked = ""
+        self._run: tuple[str, str, Any] | None = None
+        self._last: BatchFacts | None = None
 
     def of(self, frame: DataFrame, batch: int) -> BatchFacts:
         """Read them. Raises UnsupportedSpark as `check_execution` does."""
         context = frame.sparkSession.sparkContext
-        query_id = context.getLocalProperty("sql.streaming.queryId")
+        run_id = context.getLocalProperty(RUN_ID)
+        if self._run is None or self._run[0] != run_id:
+            self._run = self._running(context.getLocalProperty(QUERY_ID))
+            self._last = None
+        found_run, query_id, log = self._run
+        if self._last is not None and self._last.batch == batch - 1:
+            start = self._last.end_offsets
+        else:
+            before = log.get(batch - 1) if batch > 0 else None
+            start = _offsets(before.get()) if before is not None and before.isDefined() else ""
+        end = log.get(batch).get()
+        metadata = end.metadataOpt()
+        self._last = BatchFacts(
+            query_id=query_id,
+            run_id=found_run,
+            batch=batch,
+            start_offsets=start,
+            end_offsets=_offsets(end),
+            batch_time_ms=metadata.get().batchTimestampMs() if metadata.isDefined() else 0,
+        )
+        return self._last
+
+    def _running(self, query_id: str | None) -> tuple[str, str, Any]:
+        """The run's id, the query's, and the offset log of the run, checked."""
         query = self._spark.streams.get(query_id) if query_id else None
         if query is None or query_id is None:
             raise UnsupportedSpark(
@@ -123,27 +151,10 @@ class QueryFacts:
                 remedy="create Rhino with the session that starts the query",
             )
         execution: Any = query._jsq.streamingQuery()
-        run_id = str(query.runId)
-        if self._checked != run_id:
-            check_execution(
-                execution.getClass().getSimpleName(), execution.trigger().getClass().getSimpleName()
-            )
-            self._checked = run_id
-        log = execution.offsetLog()
-        before = log.get(batch - 1) if batch > 0 else None
-        end = log.get(batch).get()
-        start = ""
-        if before is not None and before.isDefined():
-            start = _offsets(before.get())
-        metadata = end.metadataOpt()
-        return BatchFacts(
-            query_id=query_id,
-            run_id=run_id,
-            batch=batch,
-            start_offsets=start,
-            end_offsets=_offsets(end),
-            batch_time_ms=metadata.get().batchTimestampMs() if metadata.isDefined() else 0,
+        check_execution(
+            execution.getClass().getSimpleName(), execution.trigger().getClass().getSimpleName()
         )
+        return str(query.runId), query_id, execution.offsetLog()
 
 
 def marker_of(offsets: str) -> int:

@@ -1,6 +1,7 @@
 """What the user's ``then`` gets of a batch: Arrow in the driver, or a lazy frame."""
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,9 +41,13 @@ class Result:
     @cached_property
     def arrow(self) -> pa.Table:
         """The whole result in the driver's memory."""
-        return pa.concat_tables(
-            [self.schema.empty_table(), *(self._fetch(name) for name in self._wanted())]
-        )
+        wanted = self._wanted()
+        if len(wanted) <= 1:
+            tables = [self._fetch(name) for name in wanted]
+        else:
+            with ThreadPoolExecutor(min(len(wanted), limits.FETCHES_MAX)) as pool:
+                tables = list(pool.map(self._fetch, wanted))
+        return pa.concat_tables([self.schema.empty_table(), *tables])
 
     @cached_property
     def df(self) -> DataFrame:

@@ -42,7 +42,7 @@ from rhinoctl.spark.query import (
 )
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.source import mark, register
-from rhinoctl.spark.staging import StagePlan, stage
+from rhinoctl.spark.staging import StagePlan, Staging
 from rhinoctl.spark.tagging import flattened, tagged
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
@@ -57,6 +57,7 @@ class _Bound:
     operator: BoundOperator
     spec: OperatorSpec
     driver: BatchDriver
+    staging: Staging
 
 
 class Rhino:
@@ -134,7 +135,7 @@ class Rhino:
                 self._bell.raise_above(marker_of(facts.end_offsets))
                 with self._lock:
                     bound = self._bound = self._bound or self._bind(operator, frame)
-                decided = self._decide(bound, operator, frame, facts)
+                decided = self._decide(bound, frame, facts)
                 result = self._result(bound, decided)
             except RhinoError as fault:
                 self.fault = fault
@@ -186,7 +187,7 @@ class Rhino:
             on_wake=self._bell.ring,
             on_due=partial(self._bell.ring, due=True),
         )
-        return _Bound(bound, spec, driver)
+        return _Bound(bound, spec, driver, Staging(operator, text, self._token))
 
     def _register(self, request: views.RegisterJob) -> None:
         """Make the job known and wait for its workers and instances; asking again is harmless."""
@@ -200,19 +201,16 @@ class Rhino:
             else:
                 return
 
-    def _decide(
-        self, bound: _Bound, operator: Operator, frame: DataFrame, facts: BatchFacts
-    ) -> Decided:
+    def _decide(self, bound: _Bound, frame: DataFrame, facts: BatchFacts) -> Decided:
         def run_stage(asked: batches.Stage) -> batches.Staged:
             plan = StagePlan(
-                operator=bound.spec.spec,
                 header=bound.driver.header(asked),
-                stage=asked,
+                time=asked.time,
+                attempt=asked.attempt,
                 owners=_owner_workers(asked.epoch),
-                addresses=dict(asked.epoch.workers),
-                token=self._token,
+                addresses={str(name): at for name, at in asked.epoch.workers.items()},
             )
-            return stage(frame, plan, operator=operator)
+            return bound.staging.stage(frame, plan)
 
         self.last = bound.driver.decide(facts, run_stage, takeover=self._takeover)
         return self.last

@@ -3,8 +3,7 @@
 It runs in Spark's Python workers, and in tests that have no Spark.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,8 +13,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from rhinoctl import limits
-from rhinoctl.ids import KEY_GROUPS, Vnode
-from rhinoctl.operators import bound_from_json
+from rhinoctl.ids import KEY_GROUPS, Attempt, BatchTime, Vnode
 from rhinoctl.operators.base import KEY_GROUP, BoundOperator
 from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
@@ -28,14 +26,13 @@ from rhinoctl.wire.secret import Secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """What every task needs; it travels with the closure. `owners[v]` is vnode v's worker."""
+    """What every task needs to know of a batch. `owners[v]` is vnode v's worker."""
 
-    operator: str
     header: m.Header
-    stage: batches.Stage
+    time: BatchTime
+    attempt: Attempt
     owners: tuple[str, ...]
-    addresses: dict[str, str]
-    token: Secret
+    addresses: Mapping[str, str]
 
 
 class Call(Protocol):
@@ -54,14 +51,15 @@ class Call(Protocol):
 
 def push_rows(
     plan: StagePlan,
+    operator: BoundOperator,
     pieces: list[pa.RecordBatch],
     *,
+    token: Secret,
     channel: int,
     task_attempt: int,
     send: Call = call,
 ) -> tuple[batches.Receipt, list[str]]:
     """Push one channel's rows; a receipt for all slices, and a line for each failed push."""
-    operator = bound_from_json(json.loads(plan.operator))
     table = pa.Table.from_batches(pieces) if pieces else None
     slices = sliced(operator, table, len(plan.owners))
     by_worker: dict[str, list[tuple[SliceName, pa.Buffer]]] = {}
@@ -71,13 +69,13 @@ def push_rows(
     for worker, mine in sorted(by_worker.items()):
         put = m.Put(
             header=plan.header,
-            time=plan.stage.time,
-            attempt=plan.stage.attempt,
+            time=plan.time,
+            attempt=plan.attempt,
             channel=channel,
             task_attempt=task_attempt,
             slices=tuple(name for name, _ in mine),
         )
-        failure = _push(plan, worker, put, [body for _, body in mine], send)
+        failure = _push(Address(plan.addresses[worker]), put, [b for _, b in mine], token, send)
         if failure:
             failures.append(f"channel {channel} to {worker}: {failure}")
     receipt = batches.Receipt(
@@ -89,16 +87,16 @@ def push_rows(
     return receipt, failures
 
 
-def _push(plan: StagePlan, worker: str, put: m.Put, bodies: list[pa.Buffer], send: Call) -> str:
+def _push(address: Address, put: m.Put, bodies: list[pa.Buffer], token: Secret, send: Call) -> str:
     """One put, tried again while nothing is known of it: the worker takes it once."""
     detail = ""
     for _ in range(limits.PUT_TRIES):
         try:
             answer, _ = send(
-                Address(plan.addresses[worker]),
+                address,
                 put,
                 [memoryview(body) for body in bodies],
-                token=plan.token,
+                token=token,
                 timeout_s=limits.PUT_TIMEOUT_S,
             )
         except CallFailed as fault:

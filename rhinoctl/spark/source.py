@@ -41,6 +41,7 @@ from rhinoctl.spark import nexmark
 from rhinoctl.spark.marker import MarkerBell, MarkerListener, due_at
 from rhinoctl.spark.nexmark import EVENTS_MAX, Kind, NexmarkSpec, check_range, refusal
 from rhinoctl.spark.skew import Skew
+from rhinoctl.spark.workers import settle
 
 NAME: Final = "rhino"
 PARTITIONS_MAX: Final = 4096
@@ -337,6 +338,7 @@ class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, EventRange)
+    settle()
     return nexmark.batches(partition.spec, partition.kind, partition.start, partition.end)
 
 

@@ -252,17 +252,16 @@ class Query:
         assert lineage is not None
         epoch = stage.epoch
         plan = StagePlan(
-            operator=self.workload.spec().spec,
             header=m.Header(
                 cluster=lineage.cluster,
                 job=lineage.job,
                 session=stage.attempt.session,
                 epoch=epoch.number,
             ),
-            stage=stage,
+            time=stage.time,
+            attempt=stage.attempt,
             owners=tuple(epoch.owner_worker(v) for v in map(m.Vnode, epoch.vnodes())),
-            addresses=dict(epoch.workers),
-            token=TOKEN,
+            addresses={str(name): at for name, at in epoch.workers.items()},
         )
         rows = self.workload.rows(*self.directory.planned[stage.time.batch])
         turn = stage.attempt.counter + stage.attempt.session
@@ -286,7 +285,13 @@ class Query:
     ) -> tuple[batches.Receipt, list[str]]:
         number = next(self._counter)
         return push_rows(
-            plan, [self.workload.frame(rows)], channel=channel, task_attempt=number, send=self._send
+            plan,
+            self.workload.bound(),
+            [self.workload.frame(rows)],
+            token=TOKEN,
+            channel=channel,
+            task_attempt=number,
+            send=self._send,
         )
 
     def _send(

@@ -19,7 +19,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rhinoctl.ids import KEY_GROUPS
 from rhinoctl.operators import (
     KEY_GROUP,
     Operator,
@@ -29,7 +28,7 @@ from rhinoctl.operators import (
 )
 from rhinoctl.protocol import watermarks
 from rhinoctl.protocol.records import NO_WATERMARKS
-from rhinoctl.spark.staging import column_of
+from rhinoctl.spark.staging import projection
 from rhinoctl.spark.tagging import tagged
 from tests.unit.operators.driving import Instance, routed
 
@@ -107,14 +106,8 @@ class Ours:
 
     def _staged(self, frame: DataFrame) -> pa.Table:
         """The columns that cross from the JVM, and the key group."""
-        operator = self.operator
-        keys = [
-            F.coalesce(*(column_of(name, operator.inputs) for name in names))
-            for names in operator.key_columns()
-        ]
-        group = F.pmod(F.xxhash64(*keys), F.lit(KEY_GROUPS)).cast("int").alias(KEY_GROUP)
-        columns = [column_of(name, operator.inputs).alias(name) for name in operator.columns()]
-        return frame.select(group, *columns).toArrow()
+        rows = frame.selectExpr(*projection(self.operator)).toArrow()
+        return rows.rename_columns([KEY_GROUP, *self.operator.columns()])
 
     def _parts(self, rows: pa.Table) -> list[pa.Table]:
         cuts = sorted(self.random.randrange(rows.num_rows + 1) for _ in range(2))
