@@ -311,6 +311,8 @@ def session() -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config("spark.python.authenticate.socketTimeout", "60s")
+        # Over TCP each exchange of a task with its Python process waits tens of milliseconds.
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()

@@ -1,18 +1,22 @@
 """Spark's Python worker processes."""
 
 import gc
+from itertools import count
 from typing import Final
 
-_settled: Final[set[str]] = set()
+TASKS: Final = 3
+"""By its third task a process has loaded all that it will: some modules come with what a task
+returns."""
+
+_tasks: Final = count(1)
 
 
 def settle() -> None:
-    """Take what is loaded by now out of the garbage collector's sight, once in a process.
+    """Take what is loaded by now out of the garbage collector's sight, in a process's first tasks.
 
-    Spark collects garbage after every task (pyspark/daemon.py). With our modules loaded each time
-    takes 50 ms of a processor, as long as a small batch; what is loaded does not become garbage.
+    Spark collects garbage after every task (pyspark/daemon.py). With our modules loaded that takes
+    tens of milliseconds each time, as long as a small batch; what is loaded stays.
     """
-    if not _settled:
-        _settled.add("done")
+    if next(_tasks) <= TASKS:
         gc.collect()
         gc.freeze()
