@@ -12,6 +12,7 @@ ROWS = 460
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # two Spark drivers and a cluster, on a machine that may be loaded
 def test_both_engines_do_the_same_work(tmp_path: Path) -> None:
     argv = ["bench", "steady", "--rows", str(ROWS), "--batches", "1", "--rounds", "1"]

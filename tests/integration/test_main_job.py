@@ -71,6 +71,7 @@ def test_windows_move_while_they_are_open(running: Start) -> None:
     assert verdict["rows"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_driver_killed_in_mid_batch_and_replayed_in_another_split(running: Start) -> None:
     """Invariants 2 and 13: kill -9 of the driver between and within batches; the replay comes from

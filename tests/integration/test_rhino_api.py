@@ -114,6 +114,7 @@ def test_the_last_windows_are_put_out_and_the_run_ends(
     assert batches == list(range(len(batches)))
 
 
+@pytest.mark.slow
 def test_names_of_columns_may_have_dots_and_quotes(
     spark: SparkSession, cluster: str, tmp_path: Path
 ) -> None:
