@@ -50,11 +50,13 @@ def settle(job: Running, epochs: int) -> None:
         time.sleep(0.2)
 
 
-def one_size(directory: Path, state_mb: int, moves: int) -> None:
+def one_size(directory: Path, query: str, state_mb: int, moves: int) -> None:
     job = Running(
         directory,
         workers=2,
+        query=query,
         state_mb=state_mb,
+        preload_ms=int(time.time() * 1000),  # in the window that is open
         rate=2000,
         keys=200_000,
         seconds=3600,
@@ -87,7 +89,7 @@ def one_size(directory: Path, state_mb: int, moves: int) -> None:
             )
         peaks = {i.id: peak_mb(i.pid) for i in job.client.job(JOB).instances}
         print(
-            f"{state_mb} MB: pause median {statistics.median(pauses):.0f} ms,"
+            f"{query}, {state_mb} MB: pause median {statistics.median(pauses):.0f} ms,"
             f" maximum {max(pauses):.0f} ms (n={len(pauses)});"
             f" total median {statistics.median(totals):.0f} ms;"
             f" peak memory {', '.join(f'{i} {mb:.0f} MB' for i, mb in peaks.items())}",
@@ -101,11 +103,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="50,1024")
     parser.add_argument("--moves", type=int, default=6)
+    parser.add_argument(
+        "--query", default="counts", help="counts, or q8: in the middle of a window"
+    )
     chosen = parser.parse_args()
     print(f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}")
     for size in chosen.sizes.split(","):
         with tempfile.TemporaryDirectory(prefix="rhinoctl-bench-") as directory:
-            one_size(Path(directory), int(size), chosen.moves)
+            one_size(Path(directory), chosen.query, int(size), chosen.moves)
 
 
 if __name__ == "__main__":

@@ -167,13 +167,7 @@ CASES = [
         Windows("1 day", "6 hours", "2 hours", "append", pace_s=30_000, zone="Europe/Berlin"),
         marks=pytest.mark.slow,
     ),
-    Windows(
-        "20 seconds",
-        None,
-        "5 seconds",
-        "update",
-        start=datetime(1969, 12, 31, 23, 59, 20, tzinfo=UTC),
-    ),
+    Windows("20 seconds", None, "5 seconds", "update", start=LONG_AGO),
 ]
 
 
