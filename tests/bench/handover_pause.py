@@ -1,8 +1,8 @@
 """What a handover costs a running job: the pause, and an instance's memory, by size of the state.
 
 `python tests/bench/handover_pause.py [--sizes 50,1024] [--moves 6] [--query counts]`. In one run,
-for each size in MB: all 64 vnodes of a job under load are handed over from an instance on one worker
-to one on another, again and again. Prints each move, then median and maximum of `pause_ms` (design,
+for each size in MB: all 64 vnodes of a job under load are handed over from one worker's instance
+to another's, again and again. Prints each move, then median and maximum of `pause_ms` (design,
 section 13), and the peak resident memory of each instance process.
 """
 
