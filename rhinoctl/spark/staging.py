@@ -25,6 +25,7 @@ from rhinoctl.ids import KEY_GROUPS
 from rhinoctl.operators import bound_from_json
 from rhinoctl.operators.base import KEY_GROUP, BoundOperator, Operator
 from rhinoctl.protocol import batches, codec
+from rhinoctl.spark.query import tune
 from rhinoctl.spark.slices import StagePlan as StagePlan
 from rhinoctl.spark.slices import push_rows
 from rhinoctl.spark.workers import settle
@@ -48,6 +49,7 @@ class Staging:
         self._push = pusher(spec, token, names)
         self._columns = [KEY_GROUP, *(f"c{at}" for at in range(len(names)))]
         self._function: Any = None
+        self._session = 0
 
     def stage(self, frame: DataFrame, plan: StagePlan) -> batches.Staged:
         """Run the job: project, hash, push. Returns the receipts and the failures of its tasks."""
@@ -57,6 +59,9 @@ class Staging:
                 self._push, returnType=RECEIPT, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
             )
             self._function = made(*map(F.col, self._columns))
+        if self._session != plan.attempt.session:
+            self._session = plan.attempt.session
+            tune(session)
         session.sparkContext.setLocalProperty(PLAN, json.dumps(codec.to_json(plan)))
         needed = frame.selectExpr(*self._projection)
         mapped = needed._jdf.mapInArrow(self._function._jc, False, None)
