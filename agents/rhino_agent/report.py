@@ -7,6 +7,7 @@ from rhino_agent.job import Job
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import VnodeUse
+from rhinoctl.protocol.records import NO_WATERMARKS
 
 
 def job_report(job: Job, holdings: Holdings, copies: Copies) -> m.JobReport:
@@ -24,6 +25,7 @@ def job_report(job: Job, holdings: Holdings, copies: Copies) -> m.JobReport:
         log_bytes=job.log.size(),
         vnodes=_vnodes(job, holdings, copies),
         instances={name: _instance(one) for name, one in job.instances.items()},
+        watermarks=state.decided.watermarks if state.decided is not None else NO_WATERMARKS,
     )
 
 

@@ -12,6 +12,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.ports import Clock
+from rhinoctl.protocol.records import Watermarks
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class Overview:
         reports = self.fleet.reports(spec.uid)
         decided = [r.decided.position.time for r in reports.values() if r.decided is not None]
         batch = max((time for time in decided if time.batch >= 0), default=None)
+        marks = max((r.watermarks for r in reports.values()), key=_event_time, default=None)
         running = self.registry.running(spec.uid)
         return views.JobView(
             name=spec.name,
@@ -83,6 +85,7 @@ class Overview:
             live=self.jobs.is_live(spec.uid),
             epoch=epoch.number,
             batch=batch,
+            watermark_ms=marks.evict_ms if marks is not None and any(marks.max_event_ms) else None,
             instances=tuple(
                 _instance(epoch, instance, reports.get(worker))
                 for instance, worker in sorted(epoch.instances.items())
@@ -117,6 +120,10 @@ class Overview:
             vnodes_owned=owned,
             log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
         )
+
+
+def _event_time(marks: Watermarks) -> int:
+    return marks.evict_ms
 
 
 def _over(operation: views.OperationView) -> bool:

@@ -14,7 +14,13 @@ from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, 
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
-from rhinoctl.protocol.records import DecisionRecord, RecordId, SliceName, Watermarks
+from rhinoctl.protocol.records import (
+    NO_WATERMARKS,
+    DecisionRecord,
+    RecordId,
+    SliceName,
+    Watermarks,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +245,7 @@ class InstanceReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """What a worker has of a job. `epoch` is the one that its newest decided record makes hold,
-    `epoch_from` the batch of the record that began it."""
+    `epoch_from` the batch of the record that began it; `watermarks` are that record's."""
 
     session: int
     sealed: RecordId | None
@@ -250,6 +256,7 @@ class JobReport:
     log_bytes: int
     vnodes: Mapping[Vnode, VnodeReport]
     instances: Mapping[InstanceId, InstanceReport]
+    watermarks: Watermarks = NO_WATERMARKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,8 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as people see it."""
+    """A job as people see it. `watermark_ms` is the event time up to which windows are over, in
+    unix milliseconds; None for an operator without one, or before the first rows."""
 
     name: JobName
     uid: JobUid
@@ -151,6 +152,7 @@ class JobView:
     live: bool
     epoch: int
     batch: BatchTime | None
+    watermark_ms: int | None
     instances: tuple[InstanceView, ...]
     members: Mapping[Vnode, tuple[WorkerId, ...]]
     operation: OpId | None

@@ -23,7 +23,7 @@ from rhinoctl.protocol.views import (
     StatusView,
     WorkerView,
 )
-from rhinoctl.render.units import ago, counted, milliseconds, size
+from rhinoctl.render.units import ago, counted, instant, milliseconds, size
 
 STYLES = {
     Health.OK: "green",
@@ -174,6 +174,7 @@ def job_list_table(jobs: JobList) -> RenderableType:
 def job_table(job: JobView) -> RenderableType:
     """A job, its instances, and which workers hold further copies."""
     copies = {f"copies on {w}": format_vnodes(held) for w, held in _copies(job).items()}
+    watermark = {} if job.watermark_ms is None else {"watermark": instant(job.watermark_ms)}
     kept = f"{counted(job.replication, 'further copy', 'further copies')} of each vnode kept"
     if copies and not job.replication:
         kept += "; those below are left of a move, and go when no output is owed any more"
@@ -188,6 +189,7 @@ def job_table(job: JobView) -> RenderableType:
                     "replication": kept,
                     "epoch": str(job.epoch),
                     "last batch": f"{job.batch or '-'} (generation/batch)",
+                    **watermark,
                     "operation": job.operation or "-",
                     **copies,
                 }

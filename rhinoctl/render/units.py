@@ -1,5 +1,7 @@
 """Numbers as people read them; the units of `--json` are in the names of its fields."""
 
+from datetime import UTC, datetime
+
 
 def size(count: int) -> str:
     """Bytes, in decimal units."""
@@ -30,6 +32,12 @@ def ago(seconds: float | None) -> str:
 def count(number: float) -> str:
     """A number with its thousands apart."""
     return f"{number:,.0f}".replace(",", " ")
+
+
+def instant(unix_ms: int) -> str:
+    """``2026-11-28 07:30:00.250 UTC``."""
+    moment = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{unix_ms % 1000:03d} UTC"
 
 
 def counted(number: int, what: str, many: str = "") -> str:

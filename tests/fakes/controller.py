@@ -127,6 +127,7 @@ def job(**changes: Any) -> views.JobView:
         "live": True,
         "epoch": 7,
         "batch": BatchTime(0, 41),
+        "watermark_ms": 1_764_315_000_250,
         "instances": tuple(instance(n, w, owned) for n, (w, owned) in enumerate(placed)),
         "members": {Vnode(3): (WorkerId("w2"),)},
         "operation": None,
