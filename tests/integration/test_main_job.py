@@ -55,6 +55,7 @@ def test_t1_rescale_and_single_vnodes_under_load(running: Start) -> None:
     assert job.result()["oracle"]["equal"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_windows_move_while_they_are_open(running: Start) -> None:
     """T1 for windows, short: the join of Q8, rescaled and its driver killed inside a window."""

@@ -168,6 +168,7 @@ def _fault(
         return rhino.fault
 
 
+@pytest.mark.slow
 def test_a_second_live_query_of_a_job_is_refused(
     spark: SparkSession, cluster: str, tmp_path: Path
 ) -> None:

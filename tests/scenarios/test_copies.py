@@ -141,6 +141,7 @@ def test_a_copy_goes_on_when_its_only_source_is_started_again() -> None:
     assert query.failures == []
 
 
+@pytest.mark.slow
 def test_a_slow_copy_is_not_overtaken_by_the_sources_trimming() -> None:
     """Between the manifest and the last batch of the log the source takes checkpoints and trims;
     what the copy still needs stays."""
