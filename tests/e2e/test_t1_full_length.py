@@ -110,7 +110,7 @@ def _expect_complete(job: Running, begun: OperationView) -> None:
 @pytest.mark.timeout(1800)
 def test_t2b_driver_killed_between_our_commit_and_sparks(running: Start) -> None:
     """T2 (b), 20 rounds: the driver dies when a batch is applied and Spark has not committed it."""
-    job = running(workers=2, seconds=100, rate=2000)
+    job = running(workers=2, seconds=600, rate=500)
     for number in range(20):
         job.start(partitions=1 + number % 3)
         job.batches(1)
