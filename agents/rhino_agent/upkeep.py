@@ -231,11 +231,6 @@ class Upkeep:
         """How fast an instance has applied rows."""
         return self._speed.get(instance, ApplySpeed())
 
-    def replay_s(self, instance: InstanceId, vnodes: frozenset[Vnode]) -> float:
-        """How long an instance would apply from the log if it started anew now."""
-        rows = sum(self.holdings.waiting_rows(vnode) for vnode in vnodes)
-        return self.speed(instance).predict_s(rows)
-
     def _turn(self, instance: InstanceId, vnodes: frozenset[Vnode]) -> list[Vnode]:
         """The vnodes whose turn it is: as many as keep the predicted replay within its target, and
         those that hold the log up most, at a pace of one round of all in

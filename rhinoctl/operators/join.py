@@ -25,8 +25,6 @@ import pyarrow.compute as pc
 
 from rhinoctl.errors import UnsupportedOperator, UsageError
 from rhinoctl.operators.arrow_types import (
-    array_of,
-    canonical,
     comparable_type,
     from_comparable,
     is_bytes,
@@ -47,7 +45,13 @@ from rhinoctl.operators.base import (
 )
 from rhinoctl.operators.chunks import ChunkCodec
 from rhinoctl.operators.declaring import declared_keys, found, held, refuse_reserved
-from rhinoctl.operators.durations import duration_us
+from rhinoctl.operators.event_time import (
+    declared_delay,
+    declared_length,
+    time_type,
+    window_column,
+    window_type,
+)
 from rhinoctl.operators.incoming import check_frame, gathered
 from rhinoctl.operators.join_state import SIDES, Headers, JoinState, SideRows, stored
 from rhinoctl.operators.keys import KeyCodec
@@ -65,7 +69,6 @@ SIDE = "__side"
 
 US = 1000
 """Microseconds in a millisecond."""
-_TIMES = (pa.timestamp("us", "UTC"), pa.timestamp("us"))
 _RENAME = "rename the column before the sink"
 
 
@@ -128,14 +131,14 @@ class WindowJoin(Operator):
                 remedy='give select={"left": […], "right": […]}',
             )
         times = _by_side("time", time, _declared_time)
-        delays = _by_side("watermark", watermark, _declared_delay)
+        delays = _by_side("watermark", watermark, declared_delay)
         selected = _by_side("select", select, _declared_columns)
         sides = tuple(map(JoinSide, NAMES, key_names, times, delays, selected))
         _check_names(selected)
         shown = tuple(a if a == b else f"{a} = {b}" for a, b in zip(*key_names, strict=True))
         object.__setattr__(self, "keys", shown)
         object.__setattr__(self, "sides", sides)
-        object.__setattr__(self, "window_us", _declared_window(window))
+        object.__setattr__(self, "window_us", declared_length(window, "window"))
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -216,7 +219,7 @@ class BoundWindowJoin(BoundOperator):
             ]
         )
         instant = types[self._times[0]]
-        window = pa.struct([("start", instant), ("end", instant)])
+        window = window_type(instant)
         names = [name for side in operator.sides for name in side.select]
         self.result_schema = pa.schema(
             [(WINDOW, window), *zip(names, [types[path] for path in columns], strict=True)]
@@ -328,8 +331,7 @@ class BoundWindowJoin(BoundOperator):
         of, *at = pairs(len(keys), [rows.of for rows in old], [rows.of for rows in new])
         instant = self._types[self._times[0]]
         starts = keys.times[of]
-        limits = [array_of(each, None, instant) for each in (starts, starts + self._size)]
-        columns = [pa.StructArray.from_arrays(limits, fields=list(self._window_type))]
+        columns = [window_column(starts, self._size, instant)]
         for side, paths in zip(SIDES, self._selected, strict=True):
             taken = pa.array(at[side])
             for path, before, now in zip(paths, old[side].columns, new[side].columns, strict=True):
@@ -341,10 +343,6 @@ class BoundWindowJoin(BoundOperator):
     @property
     def _size(self) -> int:
         return self.operator.window_us
-
-    @property
-    def _window_type(self) -> pa.StructType:
-        return self.result_schema.field(WINDOW).type
 
     def _expire(self, state: JoinState, context: BatchContext) -> None:
         """Forget the windows whose end the watermark has reached with this batch."""
@@ -391,24 +389,6 @@ def _declared_time(column: Any) -> str:
     return column
 
 
-def _declared_delay(text: Any) -> int:
-    delay = duration_us(text, "watermark")
-    if delay < 0:
-        raise UsageError(
-            f"watermark '{text}' is negative", remedy="give a delay of '0 seconds' or more"
-        )
-    return delay
-
-
-def _declared_window(text: Any) -> int:
-    window = duration_us(text, "window")
-    if window <= 0:
-        raise UsageError(
-            f"window '{text}' is not longer than zero", remedy="give a length such as '60 s'"
-        )
-    return window
-
-
 def _declared_columns(columns: Any) -> tuple[str, ...]:
     columns = [columns] if isinstance(columns, str) else columns
     if not columns:
@@ -442,11 +422,5 @@ def _side_types(side: JoinSide, schema: pa.Schema) -> dict[str, pa.DataType]:
     """The canonical types of a side's columns, by their names in the frame."""
     types = {path: held(path, found(schema, path), key=True) for path in side.paths(side.keys)}
     time = side.path(side.time)
-    given = found(schema, time)
-    if canonical(given) not in _TIMES:
-        raise UnsupportedOperator(
-            f"time column '{time}' is {given}, not timestamp",
-            remedy=f"cast '{time}' to timestamp before the sink",
-        )
-    types[time] = canonical(given)
+    types[time] = time_type(time, found(schema, time))
     return types | {path: held(path, found(schema, path)) for path in side.paths(side.select)}

@@ -29,10 +29,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rhinoctl import limits
-from rhinoctl.errors import UnsupportedOperator, UsageError
+from rhinoctl.errors import UsageError
 from rhinoctl.ids import Vnode
 from rhinoctl.operators.aggregates import Aggregate, declared
-from rhinoctl.operators.arrow_types import array_of, solid, type_name, values_of
+from rhinoctl.operators.arrow_types import solid, type_name, values_of
 from rhinoctl.operators.base import (
     CACHE_BYTES,
     Applied,
@@ -47,10 +47,15 @@ from rhinoctl.operators.declaring import (
     column_types,
     declared_keys,
     found,
-    held,
     refuse_reserved,
 )
-from rhinoctl.operators.durations import duration_us
+from rhinoctl.operators.event_time import (
+    declared_delay,
+    declared_length,
+    time_type,
+    window_column,
+    window_type,
+)
 from rhinoctl.operators.grouped import GROUP_BITS, PANE, PLACE, Grouping
 from rhinoctl.operators.table import KeyRows, StateTable, runs_of, scanned
 from rhinoctl.protocol.ports import Store
@@ -141,9 +146,9 @@ class WindowAggregate(Operator):
         output: str = "update",
         ansi: bool = True,
     ) -> None:
-        window_us = duration_us(window, "window")
-        slide_us = window_us if slide is None else duration_us(slide, "slide")
-        delay_us = None if watermark is None else duration_us(watermark, "watermark")
+        window_us = declared_length(window, "window")
+        slide_us = window_us if slide is None else declared_length(slide, "slide")
+        delay_us = None if watermark is None else declared_delay(watermark)
         fields = {
             "keys": declared_keys(keys),
             "time": time,
@@ -166,10 +171,6 @@ class WindowAggregate(Operator):
                 "a key is named 'window', as the result's window is",
                 remedy="rename the column before the sink",
             )
-        if self.window_us <= 0 or self.slide_us <= 0:
-            raise UsageError(
-                "window and slide must be longer than zero", remedy='write window="60 s"'
-            )
         if self.window_us < self.slide_us:
             raise UsageError(
                 f"the window of {self.window_us / 1e6:g} s is shorter than its slide of"
@@ -181,10 +182,6 @@ class WindowAggregate(Operator):
                 f"every row would be in {self.window_us // self.slide_us} windows, more than"
                 f" {limits.WINDOWS_A_ROW_MAX}",
                 remedy="make the slide longer",
-            )
-        if self.delay_us is not None and self.delay_us < 0:
-            raise UsageError(
-                "the watermark's delay is negative", remedy='write watermark="0 s" or more'
             )
         if self.output not in OUTPUTS:
             raise UsageError(
@@ -240,28 +237,6 @@ class WindowAggregate(Operator):
         if self.time not in types or pa.types.is_null(types[self.time]):
             types[self.time] = time
         return BoundWindowAggregate(self, types)
-
-
-def time_type(column: str, given: pa.DataType) -> pa.DataType:
-    """The type of an event time column. Raises UnsupportedOperator, naming the column."""
-    found_type = held(column, given)
-    if not pa.types.is_timestamp(found_type):
-        raise UnsupportedOperator(
-            f"time column '{column}' is of type {type_name(found_type)}, not a timestamp",
-            remedy=f"select to_timestamp({column}) or cast('timestamp') before the sink",
-        )
-    return found_type
-
-
-def window_type(time: pa.DataType) -> pa.DataType:
-    """The struct of start and end that Spark's ``window`` makes."""
-    return pa.struct([("start", time), ("end", time)])
-
-
-def window_column(starts: Numbers, window_us: int, time: pa.DataType) -> pa.Array:
-    """Windows of one length, by their starts."""
-    ends = [array_of(each, None, time) for each in (starts, starts + window_us)]
-    return pa.StructArray.from_arrays(ends, fields=list(window_type(time)))
 
 
 class BoundWindowAggregate(BoundOperator):

@@ -18,6 +18,7 @@ Invariants:
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from rhinoctl.ids import BatchTime, Vnode
 from rhinoctl.protocol.records import Link
@@ -129,9 +130,5 @@ def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
 
 def successor(links: Sequence[Link], at: BatchTime) -> Link | None:
     """The first of the batches after `at`; there is a gap between if it follows another."""
-    place = bisect_right(links, at, key=_time_of)
+    place = bisect_right(links, at, key=attrgetter("time"))
     return links[place] if place < len(links) else None
-
-
-def _time_of(link: Link) -> BatchTime:
-    return link.time

@@ -29,10 +29,14 @@ def of_batch(
 
 
 def after(last: Watermarks, delays_ms: Sequence[int]) -> int:
-    """W(b+1), from the watermarks of b. It is greater than that of b exactly if another batch,
-    even an empty one, would evict something."""
+    """W(b+1), from the watermarks of b."""
     inputs = zip(_by_input(last.max_event_ms, delays_ms), delays_ms, strict=True)
     return max(last.evict_ms, min((0 if m is None else m - d for m, d in inputs), default=0))
+
+
+def rises(last: Watermarks, delays_ms: Sequence[int]) -> bool:
+    """Whether another batch, even an empty one, would evict what batch b has not."""
+    return after(last, delays_ms) > last.evict_ms
 
 
 def greatest(one: Sequence[int | None], other: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -56,7 +56,6 @@ of it, so that every batch of Q5 ends a window."""
 Kinds = tuple[Kind, ...]
 
 JOB: Final = "bench"
-LOOK_S: Final = 0.05
 
 STATE_STORE: Final = {
     "spark.sql.streaming.stateStore.providerClass": (

@@ -238,7 +238,7 @@ class Demo:
         with self._progress:
             self._end = end
             self._watermark_ms = marks.evict_ms
-            self._pending = watermarks.after(marks, self._rhino.delays_ms) > marks.evict_ms
+            self._pending = watermarks.rises(marks, self._rhino.delays_ms)
             self._progress.notify()
 
     def _created_ms(self, n: int) -> float:

@@ -127,7 +127,7 @@ class BatchDriver:
         """Ask for one more batch if the watermark rises with it: Spark's plan has no state, so that
         it would wait for rows (its own "no-data batch")."""
         assert record is not None
-        if watermarks.after(record.watermarks, self._delays_ms) > record.watermarks.evict_ms:
+        if watermarks.rises(record.watermarks, self._delays_ms):
             self._on_due()
 
     # --- the session -----------------------------------------------------------------------------

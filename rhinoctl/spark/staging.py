@@ -28,6 +28,7 @@ from rhinoctl.protocol import batches, codec
 from rhinoctl.spark.query import tune
 from rhinoctl.spark.slices import StagePlan as StagePlan
 from rhinoctl.spark.slices import push_rows
+from rhinoctl.spark.tagging import quoted
 from rhinoctl.spark.workers import settle
 from rhinoctl.wire.secret import Secret
 
@@ -95,11 +96,6 @@ def column_of(name: str, inputs: tuple[str, ...]) -> str:
     if dot and tag in inputs:
         return f"{quoted(tag)}.{quoted(field)}"
     return quoted(name)
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark reads it, dots and all."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def pusher(spec: str, token: Secret, names: tuple[str, ...]) -> Push:

@@ -20,7 +20,7 @@ def tagged(**inputs: DataFrame) -> DataFrame:
     types = {name: inputs[name].schema for name in ("left", "right")}
     sides = []
     for mine, frame in inputs.items():
-        packed = F.struct(*(F.col(_quoted(name)) for name in frame.columns))
+        packed = F.struct(*(F.col(quoted(name)) for name in frame.columns))
         columns = {
             name: packed if name == mine else F.lit(None).cast(_nullable(held))
             for name, held in types.items()
@@ -45,5 +45,6 @@ def _nullable(schema: StructType) -> StructType:
     return StructType([StructField(f.name, f.dataType, True) for f in schema.fields])
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it, dots and all."""
     return "`" + name.replace("`", "``") + "`"

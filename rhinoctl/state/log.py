@@ -23,6 +23,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import xxhash
 
@@ -218,8 +219,8 @@ class WorkerLog:
         if self._links is None:
             records = (self.record(time) for time in self._by_time)
             self._links = sorted(record.link for record in records if record is not None)
-        first = bisect_right(self._links, after, key=_time_of)
-        return self._links[first : bisect_right(self._links, through, key=_time_of)]
+        first = bisect_right(self._links, after, key=attrgetter("time"))
+        return self._links[first : bisect_right(self._links, through, key=attrgetter("time"))]
 
     def record(self, time: BatchTime) -> DecisionRecord | None:
         """The sealed record of a batch (not of an epoch record after it), if it is here."""
@@ -372,10 +373,6 @@ def _take_entry(segment: Segment, kind: int, meta: bytes, body: int) -> None:
 
 def _meta_sum(kind: int, length: int, meta: bytes) -> int:
     return int(xxhash.xxh3_64_intdigest(meta, seed=(length * 8 + kind) & 0xFFFFFFFFFFFFFFFF))
-
-
-def _time_of(link: Link) -> BatchTime:
-    return link.time
 
 
 def check_slice(body: Buffer, place: SlicePlace, path: str) -> None:

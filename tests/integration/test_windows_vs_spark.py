@@ -99,7 +99,7 @@ class Ours:
             marks = watermarks.of_batch(marks, bound.delays_ms, seen)
             found[number] = comparable(instance.apply(slices, marks).output)
         assert instance is not None
-        if watermarks.after(marks, bound.delays_ms) > marks.evict_ms:
+        if watermarks.rises(marks, bound.delays_ms):
             marks = watermarks.of_batch(marks, bound.delays_ms, ())
             found[len(frames)] = comparable(instance.apply([], marks).output)
         return found
