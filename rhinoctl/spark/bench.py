@@ -30,15 +30,21 @@ from rhinoctl.operators import Operator, RunningAggregate
 from rhinoctl.protocol import codec
 from rhinoctl.spark import queries
 from rhinoctl.spark.demo import (
-    PAD_BYTES,
     PRELOAD_BATCH,
     STALL_S,
     end_with_parent,
     session,
     tell,
 )
-from rhinoctl.spark.nexmark import CYCLE, PLACES, Kind, NexmarkSpec, rows_before
-from rhinoctl.spark.queries import Counts, Read
+from rhinoctl.spark.nexmark import CYCLE, Kind
+from rhinoctl.spark.queries import (
+    PAD_BYTES,
+    Counts,
+    Read,
+    padded_rows,
+    rows_a_cycle,
+    rows_between,
+)
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.rhino import Rhino
 from rhinoctl.spark.source import nexmark_stream
@@ -97,11 +103,11 @@ class Segment:
     @property
     def preload(self) -> int:
         """Keys with padding: about `state_mb` megabytes of state, as in the demo."""
-        return self.state_mb * (1 << 20) // (PAD_BYTES + 48)
+        return padded_rows(self.state_mb)
 
     def batch_events(self, kinds: Kinds) -> int:
         """Events of all kinds in a batch with so many rows of some kinds."""
-        return -(-self.rows * CYCLE // sum(len(PLACES[kind]) for kind in kinds))
+        return -(-self.rows * CYCLE // rows_a_cycle(kinds))
 
     def measured_from(self, kinds: Kinds) -> int:
         """The event with which the first measured batch begins."""
@@ -313,10 +319,8 @@ class Run:
         batch = int(progress["batchId"])
         seconds = dict(self._seconds[batch])
         seconds["spark"] = batch_s - sum(seconds.values())
-        kinds = self._query.kinds
-        spec = NexmarkSpec(preload=self._segment.preload, preload_kind=kinds[0])
         return {
-            "rows": sum(rows_before(spec, k, end) - rows_before(spec, k, start) for k in kinds),
+            "rows": rows_between(self._query.kinds, self._segment.preload, start, end),
             "rows_out": self._rows_out[batch],
             "batch_s": batch_s,
             "seconds": seconds,

@@ -25,14 +25,18 @@ from pyspark.sql import functions as F
 from rhinoctl.errors import DeadlineExceeded, RhinoError
 from rhinoctl.protocol import codec, watermarks
 from rhinoctl.spark.latency import LatencyRecord
-from rhinoctl.spark.nexmark import CYCLE, PLACES, PRELOAD_MS, NexmarkSpec, rows_before
-from rhinoctl.spark.queries import NexmarkQuery, query_of
+from rhinoctl.spark.nexmark import CYCLE, PRELOAD_MS
+from rhinoctl.spark.queries import (
+    PAD_BYTES,
+    NexmarkQuery,
+    padded_rows,
+    query_of,
+    rows_a_cycle,
+    rows_between,
+)
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.rhino import Rhino
 from rhinoctl.spark.source import nexmark_batch, nexmark_stream
-
-PAD_BYTES = 1000
-"""Bytes of padding in each preloaded value: a megabyte of state is about a thousand keys."""
 
 WARM_UP = 2000
 """Rows that pass through everything before the clock starts: Spark starts its Python processes,
@@ -67,7 +71,7 @@ class DemoConfig:
     @property
     def preload(self) -> int:
         """Preloaded keys: about `state_mb` megabytes of state, or a few to warm up with."""
-        return max(WARM_UP, self.state_mb * (1 << 20) // (PAD_BYTES + 48))
+        return max(WARM_UP, padded_rows(self.state_mb))
 
     @property
     def made(self) -> NexmarkQuery:
@@ -77,7 +81,7 @@ class DemoConfig:
     @property
     def event_rate(self) -> int:
         """Events a second of which about `rate` are rows of the query's streams."""
-        return self.rate * CYCLE // sum(len(PLACES[kind]) for kind in self.made.kinds)
+        return self.rate * CYCLE // rows_a_cycle(self.made.kinds)
 
     @property
     def events(self) -> int:
@@ -163,9 +167,7 @@ class Demo:
 
     def _rows(self, start: int, end: int) -> int:
         """Rows of the query's streams among some events."""
-        spec = NexmarkSpec(preload=self._config.preload, preload_kind=self._query.kinds[0])
-        kinds = self._query.kinds
-        return sum(rows_before(spec, k, end) - rows_before(spec, k, start) for k in kinds)
+        return rows_between(self._query.kinds, self._config.preload, start, end)
 
     def _follow(self, query: Any, rhino: Rhino) -> None:
         """Start the clock once the preload is in, and wait for the last event."""

@@ -8,7 +8,7 @@ as the Rhino paper states them, section 5.1.2. `own` is what Spark computes itse
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
@@ -16,11 +16,31 @@ from pyspark.sql import functions as F
 
 from rhinoctl.errors import UsageError
 from rhinoctl.operators import Operator, RunningAggregate, WindowAggregate, WindowJoin
-from rhinoctl.spark.nexmark import Kind
+from rhinoctl.spark.nexmark import PLACES, Kind, NexmarkSpec, rows_before
 from rhinoctl.spark.tagging import tagged
 
 Read = Callable[..., DataFrame]
 """Makes the frame of one kind of event: ``read(stream="bid")``."""
+
+
+PAD_BYTES = 1000
+"""Bytes of padding in each preloaded value: a megabyte of state is about a thousand keys."""
+
+
+def padded_rows(state_mb: int) -> int:
+    """Preloaded rows that make about so many megabytes of state."""
+    return state_mb * (1 << 20) // (PAD_BYTES + 48)
+
+
+def rows_a_cycle(kinds: Sequence[Kind]) -> int:
+    """Rows of some kinds among `CYCLE` events."""
+    return sum(len(PLACES[kind]) for kind in kinds)
+
+
+def rows_between(kinds: Sequence[Kind], preload: int, start: int, end: int) -> int:
+    """Rows of some kinds, of which the first is preloaded, among the events start <= n < end."""
+    spec = NexmarkSpec(preload=preload, preload_kind=kinds[0])
+    return sum(rows_before(spec, kind, end) - rows_before(spec, kind, start) for kind in kinds)
 
 
 class NexmarkQuery(ABC):
