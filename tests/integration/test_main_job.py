@@ -116,13 +116,13 @@ def test_t2cd_another_identity_is_refused_and_a_new_stream_is_explicit(running: 
     job.start()
     job.batches(2)
     job.kill_job()
-    before = job.client.job(JOB)
     checkpoint = job.directory / "job" / "checkpoint"
     (checkpoint / "metadata").unlink()
     (checkpoint / ".metadata.crc").unlink(missing_ok=True)
     job.start()
     assert job.exit_code() not in (0, None)
     job.kill_job()
+    before = job.client.job(JOB)  # only now: the agents have since told what was decided last
     (checkpoint / "metadata").write_text('{"id":"00000000-0000-0000-0000-000000000000"}')
     job.start()
     assert job.error()["code"] == "identity-changed"
