@@ -81,16 +81,16 @@ def plan_groups(
     such copies anew.
     """
     chains = [{m.worker: m.role for m in route.members} for route in epoch.routes]
-    packing = _packed(epoch, replication, hosts, sizes, chains)
+    first = packing = _packed(epoch, replication, hosts, sizes, chains)
     for _ in range(_ROUNDS_MAX):
         after = [packing.carried_out(vnode, chain) for vnode, chain in enumerate(chains)]
         if not any(w in hosts for v, chain in enumerate(after) for w in packing.left(v, chain)):
             break
         again = _packed(epoch, replication, hosts, sizes, after)
-        if again.groups == packing.groups:
+        if list(map(set, again.groups)) == list(map(set, packing.groups)):
             break
         packing = again
-    members = {Vnode(v): tuple(group) for v, group in enumerate(packing.groups)}
+    members = {Vnode(v): first.in_order(v, group) for v, group in enumerate(packing.groups)}
     lacking = {v: replication - len(of) for v, of in members.items() if len(of) < replication}
     reasons = tuple(packing.reasons()) if lacking else ()
     return GroupPlan(members=members, lacking=lacking, reasons=reasons)
@@ -125,8 +125,6 @@ def _packed(
     packing.keep()
     while packing.place() or packing.repair() or packing.part_racks():
         pass
-    for vnode, group in enumerate(packing.groups):
-        group.sort(key=lambda worker: packing.order(vnode, worker))
     return packing
 
 
@@ -216,9 +214,13 @@ class _Packing:
             yield from (v for v in by_size if len(self.groups[v]) == level)
 
     def order(self, vnode: int, worker: WorkerId) -> tuple[int, int]:
-        """The order of a chain: full members and joining ones as they are, then new ones."""
+        """A worker's place in the chain: behind full members and joining ones if it is none."""
         there = list(self.present[vnode])
         return (self.stay(vnode, worker), there.index(worker) if worker in there else 0)
+
+    def in_order(self, vnode: int, group: Sequence[WorkerId]) -> tuple[WorkerId, ...]:
+        """A chain that keeps the order which it has."""
+        return tuple(sorted(group, key=lambda worker: self.order(vnode, worker)))
 
     # --- steps -----------------------------------------------------------------------------------
 
