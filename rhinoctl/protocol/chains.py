@@ -2,7 +2,8 @@
 
 Invariant: a chain has the owner's worker and `replication` members; it is raised before it is
 lowered, and only members beyond the wanted number leave (design, section 6). Called when no
-operation is under way; it has no memory of progress.
+operation is under way; it has no memory of progress. Which workers the members are to be is
+`rhinoctl.protocol.groups`'s to say.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

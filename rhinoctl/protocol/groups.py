@@ -62,7 +62,7 @@ class GroupPlan:
 
 
 Roles = Mapping[WorkerId, Role]
-"""The present members of one vnode on hosts, in chain order."""
+"""The members that a vnode has, in chain order, and what they are."""
 
 
 def plan_groups(
@@ -78,13 +78,14 @@ def plan_groups(
 
     A copy that is over capacity and has no other place is not in the plan, but stays in its chain
     (see `chains.next_epoch`). The plan takes that into account, or the next one would choose among
-    such copies anew.
+    such copies anew. The way to a plan is not bounded as the plan is: who is to leave a host that
+    is full leaves only after the others have joined.
     """
     chains = [{m.worker: m.role for m in route.members} for route in epoch.routes]
     first = packing = _packed(epoch, replication, hosts, sizes, chains)
     for _ in range(_ROUNDS_MAX):
         after = [packing.carried_out(vnode, chain) for vnode, chain in enumerate(chains)]
-        if not any(w in hosts for v, chain in enumerate(after) for w in packing.left(v, chain)):
+        if not any(w in hosts for v, chain in enumerate(chains) for w in packing.left(v, chain)):
             break
         again = _packed(epoch, replication, hosts, sizes, after)
         if list(map(set, again.groups)) == list(map(set, packing.groups)):
@@ -208,7 +209,7 @@ class _Packing:
 
     def short(self, vnodes: Sequence[int]) -> Iterator[int]:
         """Those of the vnodes that want more members, the larger first, and none gets its second
-        before each has had its first. What is said once is tried once."""
+        before each has had its first. To be filled while it runs."""
         by_size = sorted(vnodes, key=lambda v: (-self.sizes[v], v))
         for level in range(self.replication):
             yield from (v for v in by_size if len(self.groups[v]) == level)

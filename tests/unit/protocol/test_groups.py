@@ -110,12 +110,17 @@ def test_what_a_worker_owns_fills_it() -> None:
 
 
 def test_large_vnodes_are_placed_first() -> None:
-    """In the order of their names, 2 and 2 would take one disk each, and 4 would fit on none."""
-    now = epoch(ONE, ((I0, ""),) * 3)
-    sizes = {V0: 2, V1: 2, V2: 4}
+    """In the order of their names, the small ones would take half of each disk."""
+    now = epoch(ONE, ((I0, ""),) * 5)
+    sizes = {Vnode(v): size for v, size in enumerate((1, 1, 1, 1, 4))}
     plan = plan_groups(now, 1, hosts(W2, W3, disk_bytes=4), sizes)
-    assert plan.lacking == {}
-    assert plan.members[V0] == plan.members[V1] != plan.members[V2]
+    assert (members(plan), plan.lacking) == (["w3"] * 4 + ["w2"], {})
+
+
+def test_no_vnode_gets_its_second_member_before_each_has_had_its_first() -> None:
+    now = epoch(ONE, ((I0, ""), (I0, "")))
+    plan = plan_groups(now, 2, hosts(W2, W3, slots=1), NO_SIZES)
+    assert (members(plan), plan.lacking) == (["w2", "w3"], {V0: 1, V1: 1})
 
 
 def test_a_swap_makes_room() -> None:
@@ -182,6 +187,21 @@ def test_redundancy_is_raised_before_it_is_lowered() -> None:
     assert following(done, plan) is None
 
 
+def test_what_can_be_raised_is_raised_before_another_vnode_is_lowered() -> None:
+    now = epoch(ONE, ((I0, "w2 w3"), (I0, ""), (I0, "w2?")))
+    plan = GroupPlan(members={V0: (W2,), V1: (W2,), V2: (W2,)}, lacking={}, reasons=())
+    seen = []
+    while (after := following(now, plan, W2)) is not None:
+        seen.append([chain(after, v) for v in (V0, V1, V2)])
+        now = after
+    assert seen == [
+        ["w2 w3", "", "w2"],
+        ["w2 w3", "w2?", "w2"],
+        ["w2 w3", "w2", "w2"],
+        ["w2", "w2", "w2"],
+    ]
+
+
 def test_all_whole_copies_become_full_in_one_epoch() -> None:
     now = epoch(ONE, ((I0, "w2? w3?"), (I0, "w3?")))
     plan = GroupPlan(members={V0: (W2, W3), V1: (W3,)}, lacking={}, reasons=())
@@ -211,9 +231,14 @@ def test_what_is_lacking_is_made_up_for_by_who_is_there() -> None:
 
 
 def test_no_epoch_is_made_for_the_order() -> None:
-    now = epoch(ONE, ((I0, "w3 w2"),))
-    assert following(now, wanted("w2 w3")) is None
-    assert chain(following(now, wanted("w2 w3 w4"))) == "w2 w3 w4?"
+    """And no chain is put in order because of another one."""
+    now = epoch(ONE, ((I0, "w3 w2"), (I0, "w3 w2")))
+    plan = GroupPlan(members={V0: (W2, W3), V1: (W2, W3)}, lacking={}, reasons=())
+    assert following(now, plan) is None
+    more = following(
+        now, GroupPlan(members={V0: (W2, W3, W4), V1: (W2, W3)}, lacking={}, reasons=())
+    )
+    assert (chain(more, V0), chain(more, V1)) == ("w2 w3 w4?", "w3 w2")
 
 
 def test_a_plan_of_before_a_move_costs_no_copy() -> None:
