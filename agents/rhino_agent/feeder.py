@@ -4,6 +4,7 @@ from typing import Protocol
 
 from rhino_agent.instances import Instance
 from rhino_agent.job import Job
+from rhino_agent.outputs import PartKey
 from rhino_agent.ports import event
 from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, Vnode
@@ -64,7 +65,7 @@ class Feeder:
 
     def _feed(self, instance: Instance) -> None:
         view = self._view(instance)
-        if view.pending is not None and self._is_past(instance, *view.pending):
+        if self._is_past(instance):
             return
         stranded = self._stranded(instance, view)
         command = feeding.next_command(view)
@@ -85,28 +86,37 @@ class Feeder:
             and not (link.after == at and has(link.time, vnode))
         )
 
-    def _is_past(self, instance: Instance, time: BatchTime, owned: frozenset[Vnode]) -> bool:
+    def _is_past(self, instance: Instance) -> bool:
         """Whether an instance has applied the batch whose output it owes, and ends for it.
 
         It does not apply a batch again, so the next incarnation makes the output, from a checkpoint
-        before the batch. There is one, since the batch is not released; if not, that is told.
+        before the batch. There is one, since the batch is not released; if not, that is told. An
+        heir only opens what it has followed anew.
         """
-        if all(instance.applied.get(vnode, BASE) < time for vnode in owned):
+        time = self._job.decided_time
+        owed = [duty for duty in self._job.unmade() if duty.instance == instance.id]
+        spent = [
+            duty
+            for duty in owed
+            if any(instance.applied.get(vnode, BASE) >= time for vnode in duty.vnodes)
+        ]
+        if not spent:
             return False
-        bases = [self._bases.base(vnode) for vnode in owned]
-        if all(base is not None and base[1] < time for base in bases):
-            instance.end(f"its output of batch {time} is gone")
-        else:
+        bases = [self._bases.base(vnode) for duty in spent for vnode in duty.vnodes]
+        if not all(base is not None and base[1] < time for base in bases):
             detail = f"the output of batch {time} by {instance.id} is gone and cannot be made again"
             instance.refusal = (m.RefusalCode.FAULT, detail)
+            return True
+        if all(duty.part for duty in spent):
+            return False
+        instance.end(f"its output of batch {time} is gone")
         return True
 
     def _view(self, instance: Instance) -> feeding.Feed:
         job = self._job
         owned = job.owners_now().get(instance.id, frozenset())
-        unmade = job.unmade().get(instance.id)
-        if unmade is not None:
-            owned |= unmade
+        owed = tuple(duty.vnodes for duty in job.unmade() if duty.instance == instance.id)
+        owned = owned.union(*owed)
         follow = frozenset(w.vnode for w in job.desired.warm if w.instance == instance.id)
         if not job.told:
             follow |= instance.applied.keys()
@@ -120,7 +130,7 @@ class Feeder:
             base=base,
             links=job.log.links(floor, job.decided_time),
             released=job.released,
-            pending=None if unmade is None else (job.decided_time, unmade),
+            pending=(job.decided_time, owed) if owed else None,
             checkpoint=self._bases.due(instance),
         )
 
@@ -192,9 +202,8 @@ class Feeder:
             m.SegmentPart(path=disk.path_of(path), places=places)
             for path, _, places in job.log.places(command.time, command.vnodes)
         )
-        output = ""
-        if command.owned:
-            output = disk.path_of(f"{job.outputs.folder(command.time)}/{instance.id}")
+        key = (instance.id, self._part_of(instance, command))
+        output = disk.path_of(job.outputs.stem(key, command.time)) if command.owned else ""
         message = m.ApplyBatch(
             header=self._header(instance),
             time=command.time,
@@ -213,14 +222,27 @@ class Feeder:
         def applied(envelope: Envelope) -> None:
             if isinstance(envelope.message, m.BatchApplied):
                 self._bases.applied(instance, rows, clock.monotonic() - began)
-                self._applied(instance, command, envelope.message)
+                self._applied(instance, command, envelope.message, key)
             else:
                 self._failed(instance, envelope, f"batch {command.time}")
 
         instance.command(message, applied, timeout_s=limits.COMMAND_DEADLINE_S)
 
+    def _part_of(self, instance: Instance, command: feeding.ApplyCommand) -> int:
+        """Which part of the batch's output a command makes."""
+        parts = [
+            duty.part
+            for duty in self._job.unmade()
+            if duty.instance == instance.id and duty.vnodes == command.owned
+        ]
+        return parts[0] if parts else 0
+
     def _applied(
-        self, instance: Instance, command: feeding.ApplyCommand, answer: m.BatchApplied
+        self,
+        instance: Instance,
+        command: feeding.ApplyCommand,
+        answer: m.BatchApplied,
+        key: PartKey,
     ) -> None:
         for vnode in command.vnodes:
             instance.applied[vnode] = command.time
@@ -228,7 +250,7 @@ class Feeder:
         instance.rss_bytes = answer.rss_bytes
         if command.owned:
             instance.applies.append((command.time, answer.applied_at))
-            self._job.outputs.note(instance.id, command.time, answer.rows, answer.size)
+            self._job.outputs.note(key, command.time, answer.rows, answer.size)
         instance.went_well()
 
     def _checkpoint(self, instance: Instance, vnode: Vnode) -> None:
@@ -268,9 +290,8 @@ class Feeder:
         batch is poison, and soon if it is the worker that fails."""
         instance.set_back(what)
         poison = code is m.RefusalCode.POISON
-        if instance.id in self._job.unmade() and (
-            poison or instance.setbacks >= limits.SETBACKS_MAX
-        ):
+        owes = any(duty.instance == instance.id for duty in self._job.unmade())
+        if owes and (poison or instance.setbacks >= limits.SETBACKS_MAX):
             instance.refusal = (m.RefusalCode.POISON if poison else m.RefusalCode.FAULT, what)
 
 

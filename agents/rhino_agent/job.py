@@ -22,10 +22,11 @@ from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
 from rhinoctl.protocol import codec, worker
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.duties import Duty, duties
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Address, Envelope
-from rhinoctl.protocol.records import DecisionRecord, Position
+from rhinoctl.protocol.records import DecisionRecord, Position, RecordId
 from rhinoctl.state.log import WorkerLog
 
 Owners = dict[InstanceId, frozenset[Vnode]]
@@ -54,6 +55,8 @@ class Job:
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []
         self._owners: dict[int, tuple[Epoch, Owners]] = {}
+        self._duties_of: tuple[RecordId, Epoch] | None = None
+        self._known_duties: tuple[Duty, ...] = ()
         self.state = self._recover()
 
     # --- what outlives the process ---------------------------------------------------------------
@@ -238,11 +241,6 @@ class Job:
         """The epoch that holds now, as far as this worker knows."""
         return self.state.epoch()
 
-    def owners_at(self, time: BatchTime) -> Owners:
-        """This worker's instances and their vnodes under the epoch that a batch was staged in."""
-        record = self.log.record(time)
-        return self._local_owners(self.epochs.get(record.epoch) if record is not None else None)
-
     def owners_now(self) -> Owners:
         """This worker's instances and their vnodes under the newest epoch."""
         return self._local_owners(self.epoch())
@@ -262,13 +260,31 @@ class Job:
             self._owners[epoch.number] = known
         return known[1]
 
-    def unmade(self) -> Owners:
-        """Instances that owe the output of the newest decided batch, with the vnodes they owned."""
+    def unmade(self) -> tuple[Duty, ...]:
+        """What instances here owe of the output of the newest decided batch and have not made."""
         time = self.decided_time
         if time <= self.released or time.batch < 0:
-            return {}
+            return ()
         made = self.outputs.of(time)
-        return {i: vnodes for i, vnodes in self.owners_at(time).items() if vnodes and i not in made}
+        return tuple(d for d in self._duties(time) if (d.instance, d.part) not in made)
+
+    def _duties(self, time: BatchTime) -> tuple[Duty, ...]:
+        """The duties of this worker's instances for a batch: by the epoch that it was staged in,
+        and by the cuts since. Worked out once for each newest record."""
+        record, decided = self.log.record(time), self.state.decided
+        staged = self.epochs.get(record.epoch) if record is not None else None
+        if record is None or decided is None or staged is None:
+            return ()
+        if self._duties_of != (decided.id, staged):
+            here = self.ports.settings.worker
+            cuts = [
+                change.next_epoch
+                for change in self.log.changes(time)
+                if change.position <= decided.position
+            ]
+            self._known_duties = tuple(d for d in duties(staged, cuts) if d.worker == here)
+            self._duties_of = (decided.id, staged)
+        return self._known_duties
 
     def answer_applied(self) -> None:
         """Answer every `Apply` whose batch all owners here have applied, or one cannot."""
@@ -276,9 +292,8 @@ class Job:
             return
         waiting, self._owed = self._owed, []
         unmade = self.unmade()
-        refusals = [
-            one.refusal for i in unmade if (one := self.instances.get(i)) is not None if one.refusal
-        ]
+        owing = [self.instances.get(duty.instance) for duty in unmade]
+        refusals = [one.refusal for one in owing if one is not None and one.refusal]
         for envelope, record in waiting:
             released = record.time <= self.released
             if not released and refusals:
@@ -290,7 +305,7 @@ class Job:
                 answer = m.ApplyAnswer(
                     header=self._header(),
                     record=record.id,
-                    outputs=tuple(made[i] for i in sorted(made)),
+                    outputs=tuple(made[key] for key in sorted(made)),
                     applied_at=self.ports.clock.wall(),
                     released=released and record.time.batch >= 0,
                 )
@@ -342,7 +357,8 @@ class Job:
 
     def wanted_instances(self) -> frozenset[InstanceId]:
         """Those that the newest epoch, an output that is due, or the controller wants here."""
-        return frozenset(self.owners_now()) | self.unmade().keys() | set(self.desired.instances)
+        owing = {duty.instance for duty in self.unmade()}
+        return frozenset(self.owners_now()) | owing | set(self.desired.instances)
 
     def reconcile_instances(self) -> None:
         """Start what is wanted and stop what is not."""

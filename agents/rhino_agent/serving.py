@@ -45,7 +45,7 @@ class Serving:
 
     def _output(self, request: m.FetchOutput, envelope: Envelope) -> None:
         job = self._job
-        name = job.outputs.of(request.time).get(request.instance)
+        name = job.outputs.of(request.time).get((request.instance, request.part))
         if name is None:
             self._refuse(envelope, f"no output of batch {request.time} by {request.instance}")
             return

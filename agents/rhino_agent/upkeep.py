@@ -279,7 +279,7 @@ class Upkeep:
         epoch = self._job.epoch()
         held = () if epoch is None else epoch.held_by(self._job.ports.settings.worker)
         warm = {wish.vnode for wish in self._job.desired.warm}
-        return {*held, *warm, *(v for vs in self._job.unmade().values() for v in vs)}
+        return {*held, *warm, *(v for duty in self._job.unmade() for v in duty.vnodes)}
 
     def _remove_strangers(self) -> None:
         """Remove the copies of vnodes that this worker does not hold any more."""

@@ -9,7 +9,8 @@ Invariants (numbers of the design, section 10):
 1.  Nothing is opened before every voter of the last epoch has persisted the session.
 2.  A batch is applied only after every voter has sealed the same attempt, or after a fence has
     shown that they had.
-4.  A voter that does not answer is asked again until the deadline, never left out.
+4.  A voter that does not answer is asked again until the deadline, never left out; only an epoch
+    that gives it up, a *cut* (docs/protocol/failover.md), is sealed without it.
 11. A batch whose offsets are not the decided ones is refused; so is one that is neither the last
     decided batch nor the one after it.
 13. A decided batch is finished with its attempt; an undecided one is staged anew, whole.
@@ -18,196 +19,46 @@ Invariants (numbers of the design, section 10):
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Any
 
 from rhinoctl import limits
 from rhinoctl.ids import Attempt, BatchTime, WorkerId
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.batch_state import TRANSITIONS as TRANSITIONS
+from rhinoctl.protocol.batch_state import Answered as Answered
+from rhinoctl.protocol.batch_state import BatchState as BatchState
+from rhinoctl.protocol.batch_state import Deadline as Deadline
+from rhinoctl.protocol.batch_state import Effect as Effect
+from rhinoctl.protocol.batch_state import Event as Event
+from rhinoctl.protocol.batch_state import Expired as Expired
+from rhinoctl.protocol.batch_state import Fault as Fault
+from rhinoctl.protocol.batch_state import FaultKind as FaultKind
+from rhinoctl.protocol.batch_state import Lost as Lost
+from rhinoctl.protocol.batch_state import Phase as Phase
+from rhinoctl.protocol.batch_state import Proposed as Proposed
+from rhinoctl.protocol.batch_state import Send as Send
+from rhinoctl.protocol.batch_state import Stage as Stage
+from rhinoctl.protocol.batch_state import Staged as Staged
+from rhinoctl.protocol.batch_state import Step as Step
 from rhinoctl.protocol.decisions import Receipt as Receipt
 from rhinoctl.protocol.decisions import Task as Task
 from rhinoctl.protocol.decisions import batch_record, epoch_record
 from rhinoctl.protocol.epochs import Epoch, successor_fault
 from rhinoctl.protocol.records import DecisionRecord, RecordId
-from rhinoctl.protocol.sessions import Lineage, last_decided, unfenced
-
-
-class Phase(Enum):
-    """Where a batch stands."""
-
-    FENCING = "fencing"
-    OPENING = "opening"
-    STAGING = "staging"
-    SEALING = "sealing"
-    APPLYING = "applying"
-    DONE = "done"
-    FAILED = "failed"
-
-
-class FaultKind(Enum):
-    """Why a batch failed; the shell turns it into an error with a remedy."""
-
-    UNREACHABLE = "unreachable"
-    FENCED = "fenced"
-    OFFSETS_DIFFER = "offsets_differ"
-    WRONG_BATCH = "wrong_batch"
-    STALE_EPOCH = "stale_epoch"
-    RELEASED = "released"
-    OTHER_OPERATOR = "other_operator"
-    BEHIND = "behind"
-    POISON = "poison"
-    ATTEMPTS = "attempts"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    kind: FaultKind
-    detail: str
-    workers: tuple[WorkerId, ...] = ()
-
-
-# --- events --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A worker answered a request that this phase of this attempt has sent. What answers an
-    earlier request is not delivered."""
-
-    worker: WorkerId
-    message: m.Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """No answer: not delivered, or not known to be. Every message here may be sent again."""
-
-    worker: WorkerId
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
-    """The Spark job has ended: a receipt per task, and a line for every push that failed."""
-
-    attempt: Attempt
-    receipts: tuple[Receipt, ...]
-    failures: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
-    """The controller's newest proposal (None: withdrawn). Taken when the next record is written."""
-
-    epoch: Epoch | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expired:
-    """The phase's deadline has passed."""
-
-
-Event = Answered | Lost | Staged | Proposed | Expired
-
-
-# --- effects, in the order in which they are to happen -------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Send a request to a worker, after a delay."""
-
-    worker: WorkerId
-    message: m.Message
-    delay_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Run the Spark job that pushes every channel's slices under this attempt and epoch."""
-
-    time: BatchTime
-    attempt: Attempt
-    epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deadline:
-    """Deliver `Expired` after this time, unless the batch has ended or another `Deadline` came."""
-
-    after_s: float
-
-
-Effect = Send | Stage | Deadline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchState:
-    """One batch on its way. `waiting` are the workers whose answer the phase still needs; `plain`
-    says that a marker was tried with this batch in vain, and is not tried again."""
-
-    phase: Phase
-    lineage: Lineage
-    task: Task
-    attempt: Attempt | None = None
-    waiting: frozenset[WorkerId] = frozenset()
-    fences: Mapping[WorkerId, m.FenceAnswer] = field(default_factory=dict)
-    receipts: tuple[Receipt, ...] = ()
-    record: DecisionRecord | None = None
-    proposal: Epoch | None = None
-    plain: bool = False
-    outputs: tuple[m.OutputName, ...] = ()
-    applied_at: Mapping[WorkerId, float] = field(default_factory=dict)
-    replayed: bool = False
-    attempts: int = 0
-    misses: int = 0
-    fault: Fault | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.phase in (Phase.DONE, Phase.FAILED)
-
-
-Step = tuple[BatchState, tuple[Effect, ...]]
-
-TRANSITIONS: Mapping[tuple[Phase, type], frozenset[Phase]] = {
-    (Phase.FENCING, Answered): frozenset(
-        {Phase.FENCING, Phase.OPENING, Phase.SEALING, Phase.APPLYING, Phase.FAILED}
-    ),
-    (Phase.FENCING, Lost): frozenset({Phase.FENCING}),
-    (Phase.OPENING, Answered): frozenset({Phase.OPENING, Phase.STAGING, Phase.FAILED}),
-    (Phase.OPENING, Lost): frozenset({Phase.OPENING}),
-    (Phase.STAGING, Staged): frozenset({Phase.OPENING, Phase.SEALING, Phase.FAILED}),
-    (Phase.STAGING, Answered): frozenset({Phase.STAGING}),
-    (Phase.STAGING, Lost): frozenset({Phase.STAGING}),
-    (Phase.SEALING, Answered): frozenset(
-        {Phase.SEALING, Phase.OPENING, Phase.APPLYING, Phase.FAILED}
-    ),
-    (Phase.SEALING, Lost): frozenset({Phase.SEALING}),
-    (Phase.APPLYING, Answered): frozenset({Phase.APPLYING, Phase.DONE, Phase.FAILED}),
-    (Phase.APPLYING, Lost): frozenset({Phase.APPLYING}),
-    (Phase.FENCING, Expired): frozenset({Phase.FAILED}),
-    (Phase.OPENING, Expired): frozenset({Phase.FAILED}),
-    (Phase.STAGING, Expired): frozenset({Phase.FAILED}),
-    (Phase.SEALING, Expired): frozenset({Phase.OPENING, Phase.FAILED}),
-    (Phase.APPLYING, Expired): frozenset({Phase.FAILED}),
-    (Phase.FENCING, Proposed): frozenset({Phase.FENCING}),
-    (Phase.OPENING, Proposed): frozenset({Phase.OPENING}),
-    (Phase.STAGING, Proposed): frozenset({Phase.STAGING}),
-    (Phase.SEALING, Proposed): frozenset({Phase.SEALING}),
-    (Phase.APPLYING, Proposed): frozenset({Phase.APPLYING}),
-}
-"""Which phases an event may lead to. What is not here is a fault of the caller."""
+from rhinoctl.protocol.sessions import NOBODY, Lineage, last_decided, unfenced
 
 
 def begin(lineage: Lineage, task: Task, proposal: Epoch | None = None) -> Step:
     """Start a batch, or an epoch change, at the fence if the session has not fenced yet."""
-    state = BatchState(phase=Phase.FENCING, lineage=lineage, task=task, proposal=proposal)
+    coming = task.change or proposal
+    lost = NOBODY if coming is None else coming.lost
+    state = BatchState(
+        phase=Phase.FENCING, lineage=lineage, task=task, proposal=proposal, lost=lost
+    )
     if lineage.fenced:
         return _placed(state)
-    waiting = lineage.epoch.voters()
+    waiting = lineage.epoch.voters() - lost
     fence = m.Fence(header=lineage.header())
     sends = [Send(worker=worker, message=fence) for worker in sorted(waiting)]
     state = replace(state, waiting=waiting)
@@ -238,7 +89,60 @@ def _expired(state: BatchState, event: Expired) -> Step:
 
 
 def _proposed(state: BatchState, event: Proposed) -> Step:
-    return replace(state, proposal=event.epoch), ()
+    state = replace(state, proposal=event.epoch)
+    if event.epoch is None or not event.epoch.is_cut or state.task.change is not None:
+        return state, ()
+    state = replace(state, lost=state.lost | event.epoch.lost)
+    if state.phase is Phase.FENCING:
+        state = replace(state, waiting=state.waiting - state.lost)
+        return (state, ()) if state.waiting else _fenced(state)
+    return _cutting(state) if _is_cut_due(state) else (state, ())
+
+
+# --- cutting off lost workers --------------------------------------------------------------------
+
+
+def _is_cut_due(state: BatchState) -> bool:
+    """Whether the proposal is a cut that fits what holds, and not the one that is being sealed."""
+    cut = state.proposal
+    if cut is None or not cut.is_cut:
+        return False
+    if state.phase is Phase.CUTTING and state.record is not None and state.record.next_epoch == cut:
+        return False
+    return successor_fault(state.lineage.epoch, cut) is None
+
+
+def _cutting(state: BatchState) -> Step:
+    """Seal the proposal without the workers that it gives up, after the last decided record. What
+    is under way of an undecided batch is thrown away by it; of a decided one, the notice is said
+    again after it."""
+    cut = state.proposal
+    assert cut is not None
+    decided = state.decided or state.phase is Phase.APPLYING
+    lineage = replace(state.lineage, counter=state.lineage.counter + 1)
+    record = epoch_record(lineage, state.task.time, cut)
+    state = replace(state, lineage=lineage, attempt=record.attempt, receipts=(), decided=decided)
+    listeners = frozenset(record.voters) | cut.listeners()
+    return _send_seals(state, record, listeners, Phase.CUTTING)
+
+
+def _cut_answered(state: BatchState, event: Answered) -> Step:
+    if event.worker not in state.waiting:
+        return state, ()
+    record = state.record
+    assert record is not None
+    if not isinstance(event.message, m.SealAnswer):
+        return _refused(state, event)
+    if event.message.record != record.id:
+        return state, ()
+    state = replace(state, waiting=state.waiting - {event.worker})
+    if state.waiting:
+        return state, ()
+    lineage = replace(state.lineage, last=record, epoch=record.next_epoch)
+    state = replace(state, lineage=lineage, proposal=None)
+    if state.decided:
+        return _applying(replace(state, outputs=(), applied_at={}))
+    return _placed(state)
 
 
 def _ask_again(state: BatchState, event: Lost) -> Step:
@@ -265,7 +169,7 @@ def _request(state: BatchState, worker: WorkerId) -> m.Message:
             epoch=state.lineage.epoch,
         )
     assert state.record is not None
-    if state.phase is Phase.SEALING:
+    if state.phase in (Phase.SEALING, Phase.CUTTING):
         record = state.record.addressed_to(worker, state.lineage.epoch)
         return m.Seal(header=header, record=record)
     return m.Apply(header=header, record=state.record.id)
@@ -286,15 +190,19 @@ def _fence_answered(state: BatchState, event: Answered) -> Step:
         return _refused(state, event)
     fences = {**state.fences, event.worker: event.message}
     state = replace(state, fences=fences, waiting=state.waiting - {event.worker})
-    if state.waiting:
-        return state, ()
-    more = unfenced(fences)
+    return (state, ()) if state.waiting else _fenced(state)
+
+
+def _fenced(state: BatchState) -> Step:
+    """All that were asked have answered: are there more to ask? If not, where are we?"""
+    fences = {w: answer for w, answer in state.fences.items() if w not in state.lost}
+    more = unfenced(fences, state.lost)
     if more:
         fence = m.Fence(header=state.lineage.header())
         sends = tuple(Send(worker=worker, message=fence) for worker in sorted(more))
         return replace(state, waiting=more), sends
     lineage = replace(state.lineage, fenced=True)
-    last = last_decided(fences)
+    last = last_decided(fences, state.lost)
     if last is not None:
         lineage = replace(lineage, last=last, epoch=last.next_epoch)
     return _placed(replace(state, lineage=lineage))
@@ -308,6 +216,8 @@ def _placed(state: BatchState) -> Step:
     last = lineage.last
     if last is None:
         return _failed(state, FaultKind.BEHIND, "no worker has a record of the job")
+    if _is_cut_due(state):
+        return _cutting(state)
     if last.operator and task.operator != last.operator:
         detail = f"operator {task.operator} at batch {task.time}, decided with {last.operator}"
         return _failed(state, FaultKind.OTHER_OPERATOR, detail)
@@ -439,9 +349,14 @@ def _changing(state: BatchState, change: Epoch) -> Step:
     return _send_seals(state, record, frozenset(record.voters) | change.listeners())
 
 
-def _send_seals(state: BatchState, record: DecisionRecord, listeners: frozenset[WorkerId]) -> Step:
+def _send_seals(
+    state: BatchState,
+    record: DecisionRecord,
+    listeners: frozenset[WorkerId],
+    phase: Phase = Phase.SEALING,
+) -> Step:
     voters = frozenset(record.voters)
-    state = replace(state, phase=Phase.SEALING, record=record, waiting=voters, misses=0)
+    state = replace(state, phase=phase, record=record, waiting=voters, misses=0)
     sends = [Send(worker=w, message=_request(state, w)) for w in sorted(listeners)]
     patience = limits.MARKER_DEADLINE_S if _carries_marker(state) else limits.SEAL_DEADLINE_S
     return state, (*sends, Deadline(after_s=patience))
@@ -509,8 +424,10 @@ def _applying(state: BatchState) -> Step:
     asked, others = frozenset(record.voters), frozenset[WorkerId]()
     if not state.replayed:
         others = state.lineage.epoch.listeners()
-    elif state.task.change is None:
+    if state.task.change is None:
         asked |= frozenset(record.owing)
+    else:
+        asked -= state.lost
     state = replace(state, phase=Phase.APPLYING, waiting=asked)
     sends = [Send(worker=w, message=_request(state, w)) for w in sorted(asked | others)]
     return state, (*sends, Deadline(after_s=limits.APPLY_DEADLINE_S))
@@ -566,6 +483,8 @@ def _refused(state: BatchState, event: Answered) -> Step:
 
 _HANDLERS: Mapping[tuple[Phase | None, type], Callable[[BatchState, Any], Step]] = {
     (Phase.FENCING, Answered): _fence_answered,
+    (Phase.CUTTING, Answered): _cut_answered,
+    (Phase.CUTTING, Staged): _staged,
     (Phase.OPENING, Answered): _open_answered,
     (Phase.STAGING, Staged): _staged,
     (Phase.SEALING, Answered): _seal_answered,

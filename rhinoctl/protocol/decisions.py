@@ -91,8 +91,9 @@ def _rows(receipts: tuple[Receipt, ...]) -> dict[Vnode, int]:
 
 def epoch_record(lineage: Lineage, time: BatchTime, change: Epoch) -> DecisionRecord:
     """An epoch record after the last record, or at `time` if there is none: sealed by the voters
-    of the epoch it ends and of the one it opens. It repeats what the last record says of its batch,
-    so that a session whose fence shows it knows all that the next batch needs."""
+    of the epoch it ends and of the one it opens, without those that the latter gives up. It repeats
+    what the last record says of its batch, so that a session whose fence shows it knows all that
+    the next batch needs; what they owe of the batch's output, the owners owe now."""
     last = lineage.last
     attempt = Attempt(lineage.session, lineage.counter)
     if last is None:
@@ -105,13 +106,17 @@ def epoch_record(lineage: Lineage, time: BatchTime, change: Epoch) -> DecisionRe
             next_epoch=change,
             rows={},
         )
+    owing = frozenset(last.owing)
+    if owing & change.lost or change.failed:
+        owing |= {change.owner_worker(Vnode(v)) for v in change.vnodes()}
     return replace(
         last,
         position=last.position._replace(step=last.position.step + 1),
         attempt=attempt,
         after=last.id,
         epoch=lineage.epoch.number,
-        voters=tuple(sorted(lineage.epoch.voters() | change.voters())),
+        voters=tuple(sorted((lineage.epoch.voters() | change.voters()) - change.lost)),
+        owing=tuple(sorted(owing - change.lost)),
         next_epoch=change,
         winners=(),
     )

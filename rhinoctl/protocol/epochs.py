@@ -11,9 +11,10 @@ Invariants:
 3. Epoch n+1 differs from epoch n in ways that `successor_fault` allows: an owner's worker held a
    full copy in epoch n, a member becomes full only if it was joining, and whoever votes got the
    records of epoch n, among them the marker.
+4. A worker that an epoch gives up as lost has no part in it, and was not needed to decide it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -45,17 +46,28 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One version of a job's routing and chains. `routes[v]` is vnode v's."""
+    """One version of a job's routing and chains. `routes[v]` is vnode v's.
+
+    An epoch that gives something up is a *cut*: `lost` are workers, without which it is decided,
+    and `failed` instances, though their workers may live. What they owned has heirs.
+    """
 
     number: int
     workers: Mapping[WorkerId, str]
     instances: Mapping[InstanceId, WorkerId]
     routes: tuple[Route, ...]
+    lost: frozenset[WorkerId] = frozenset()
+    failed: frozenset[InstanceId] = frozenset()
 
     def __post_init__(self) -> None:
         fault = epoch_fault(self)
         if fault:
             raise ValueError(f"epoch {self.number}: {fault}")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it gives up workers or instances."""
+        return bool(self.lost or self.failed)
 
     def vnodes(self) -> range:
         """All vnodes of the operator."""
@@ -110,7 +122,13 @@ class Epoch:
 
 
 def epoch_fault(epoch: Epoch) -> str | None:
-    """What breaks invariant 1 or 2 in an epoch, or None."""
+    """What breaks invariant 1, 2 or 4 in an epoch, or None."""
+    present = sorted(epoch.lost & epoch.workers.keys())
+    if present:
+        return f"worker {present[0]} is given up as lost, and has a part in it"
+    running = sorted(epoch.failed & epoch.instances.keys())
+    if running:
+        return f"instance {running[0]} is given up as failed, and has a part in it"
     for instance, worker in epoch.instances.items():
         if worker not in epoch.workers:
             return f"instance {instance} is on worker {worker}, which the epoch does not name"
@@ -146,8 +164,25 @@ def successor_fault(old: Epoch, new: Epoch) -> str | None:
     return None
 
 
-def _with_routes(epoch: Epoch, routes: tuple[Route, ...]) -> Epoch:
-    return replace(epoch, number=epoch.number + 1, routes=routes)
+def _next(
+    epoch: Epoch,
+    *,
+    routes: tuple[Route, ...],
+    workers: Mapping[WorkerId, str] | None = None,
+    instances: Mapping[InstanceId, WorkerId] | None = None,
+) -> Epoch:
+    """The epoch of the next number, which gives up nobody."""
+    return Epoch(
+        number=epoch.number + 1,
+        workers=epoch.workers if workers is None else workers,
+        instances=epoch.instances if instances is None else instances,
+        routes=routes,
+    )
+
+
+def unchanged(epoch: Epoch) -> Epoch:
+    """The next epoch, in which nothing changes: it takes the number from another proposal."""
+    return _next(epoch, routes=epoch.routes)
 
 
 def with_members_joining(
@@ -164,7 +199,7 @@ def with_members_joining(
             joined = Member(worker=worker, role=Role.JOINING)
             routes[vnode] = replace(routes[vnode], members=(*routes[vnode].members, joined))
     named = {**epoch.workers, **{w: workers[w] for w in joins.values() if w in workers}}
-    return replace(epoch, number=epoch.number + 1, workers=named, routes=tuple(routes))
+    return _next(epoch, workers=named, routes=tuple(routes))
 
 
 def with_members_full(epoch: Epoch, fulls: Mapping[Vnode, WorkerId]) -> Epoch:
@@ -176,7 +211,7 @@ def with_members_full(epoch: Epoch, fulls: Mapping[Vnode, WorkerId]) -> Epoch:
             for member in routes[vnode].members
         )
         routes[vnode] = replace(routes[vnode], members=members)
-    return _with_routes(epoch, tuple(routes))
+    return _next(epoch, routes=tuple(routes))
 
 
 def with_moves(
@@ -197,7 +232,7 @@ def with_moves(
         if head != origin:
             rest = (Member(worker=origin, role=Role.FULL), *rest)
         routes[vnode] = Route(owner=target, members=rest)
-    return replace(epoch, number=epoch.number + 1, instances=dict(instances), routes=tuple(routes))
+    return _next(epoch, instances=dict(instances), routes=tuple(routes))
 
 
 def with_chains_cut(epoch: Epoch, drops: Mapping[Vnode, frozenset[WorkerId]]) -> Epoch:
@@ -209,6 +244,42 @@ def with_chains_cut(epoch: Epoch, drops: Mapping[Vnode, frozenset[WorkerId]]) ->
     for vnode, gone in drops.items():
         members = tuple(m for m in routes[vnode].members if m.worker not in gone)
         routes[vnode] = replace(routes[vnode], members=members)
-    used = set(epoch.instances.values()) | {m.worker for route in routes for m in route.members}
-    workers = {worker: at for worker, at in epoch.workers.items() if worker in used}
-    return replace(epoch, number=epoch.number + 1, workers=workers, routes=tuple(routes))
+    return _next(epoch, workers=_used(epoch.workers, epoch.instances, routes), routes=tuple(routes))
+
+
+def with_cut(
+    epoch: Epoch,
+    lost: frozenset[WorkerId],
+    heirs: Mapping[Vnode, InstanceId],
+    placed: Mapping[InstanceId, WorkerId],
+    failed: frozenset[InstanceId] = frozenset(),
+) -> Epoch:
+    """The next epoch, without the lost workers and the failed instances: their vnodes have heirs.
+
+    `heirs` names an instance for each of these vnodes, and `placed` the workers of all instances of
+    the new epoch. The worker of a failed instance becomes the first member, since its copy is as
+    good as before. Raises KeyError for a vnode without an heir.
+    """
+    routes = []
+    for v in epoch.vnodes():
+        vnode, route = Vnode(v), epoch.routes[v]
+        origin = epoch.owner_worker(vnode)
+        orphaned = origin in lost or route.owner in failed
+        owner = heirs[vnode] if orphaned else route.owner
+        members = tuple(m for m in route.members if m.worker not in {*lost, placed[owner]})
+        if orphaned and origin not in {*lost, placed[owner]}:
+            members = (Member(worker=origin, role=Role.FULL), *members)
+        routes.append(Route(owner=owner, members=members))
+    workers = _used(epoch.workers, placed, routes)
+    after = _next(epoch, workers=workers, instances=dict(placed), routes=tuple(routes))
+    return replace(after, lost=lost, failed=failed)
+
+
+def _used(
+    workers: Mapping[WorkerId, str],
+    instances: Mapping[InstanceId, WorkerId],
+    routes: Iterable[Route],
+) -> dict[WorkerId, str]:
+    """The workers that run an instance or hold a vnode."""
+    used = set(instances.values()) | {m.worker for route in routes for m in route.members}
+    return {worker: at for worker, at in workers.items() if worker in used}

@@ -8,9 +8,10 @@ Invariants:
 
 1. A vnode's batches are applied in order, each once, without a gap, and only decided ones
    (invariants 2, 4): a log that lacks the next batch makes the vnode wait.
-2. The batch whose output is not released is applied by all its owned vnodes in one command, so that
-   one file has the output. If it is not there although they have applied the batch (an agent was
-   started anew meanwhile), they are opened again from before it.
+2. The batch whose output is not released is applied by all vnodes of one duty
+   (`rhinoctl.protocol.duties`) in one command, so that one file has the duty's output. If it is not
+   there although they have applied the batch (an agent was started anew meanwhile, or they only
+   followed), they are opened again from before it.
 3. A checkpoint never contains an unreleased batch (design, invariant 14).
 4. What an owner needs comes before what a follower needs.
 """
@@ -32,7 +33,7 @@ class Feed:
     answers for: under the newest epoch, and under that of the newest decided batch until its
     output is made. `follow` are those it shall follow; of those that are closed, `base` has the
     ones that can be opened, and what their newest local checkpoint covers. `pending` is the newest
-    decided batch if this instance owes its output, with the vnodes that it owned then.
+    decided batch if this instance owes output of it, with the vnodes of each duty.
     """
 
     applied: Mapping[Vnode, BatchTime]
@@ -41,7 +42,7 @@ class Feed:
     base: Mapping[Vnode, BatchTime]
     links: Sequence[Link]
     released: BatchTime
-    pending: tuple[BatchTime, frozenset[Vnode]] | None
+    pending: tuple[BatchTime, tuple[frozenset[Vnode], ...]] | None
     checkpoint: Sequence[Vnode] = ()
 
 
@@ -82,7 +83,8 @@ Command = OpenCommand | CloseCommand | ApplyCommand | CheckpointCommand
 def next_command(feed: Feed) -> Command | None:
     """The most urgent thing to do, or None."""
     if feed.pending is not None:
-        time, owing = feed.pending
+        time, duties = feed.pending
+        owing = _NONE.union(*duties)
         spent = sorted(v for v in owing & feed.applied.keys() if feed.applied[v] >= time)
         if spent:
             return CloseCommand(vnode=spent[0])
@@ -120,9 +122,10 @@ def _next_apply(feed: Feed, of: frozenset[Vnode]) -> ApplyCommand | None:
             for vnode in feed.applied.keys() & (feed.owned | feed.follow)
             if feed.applied[vnode] == at
         )
-        owing = feed.pending[1] if feed.pending is not None and feed.pending[0] == time else _NONE
-        if not owing <= vnodes:  # one of them is behind a gap: the others wait for it
-            vnodes, owing = vnodes - owing, _NONE
+        owed = feed.pending[1] if feed.pending is not None and feed.pending[0] == time else ()
+        # A duty of which one vnode is behind a gap waits for it; others go one by one.
+        owing = next((duty for duty in owed if duty <= vnodes), _NONE)
+        vnodes -= _NONE.union(*owed) - owing
         if vnodes & of:
             return ApplyCommand(time=time, vnodes=vnodes, owned=owing)
     return None

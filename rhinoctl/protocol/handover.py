@@ -30,6 +30,7 @@ from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import (
     Epoch,
     Role,
+    unchanged,
     with_members_full,
     with_members_joining,
     with_moves,
@@ -253,7 +254,7 @@ def _await_abort(state: Handover, event: Observed, now: float) -> Handover:
         if _has_moved(state, facts.epoch):
             return _marked(state, facts)
         return replace(state, phase=Phase.ABORTED, proposal=None)
-    return replace(state, proposal=replace(facts.epoch, number=facts.epoch.number + 1))
+    return replace(state, proposal=unchanged(facts.epoch))
 
 
 def _await_all(state: Handover, event: Observed, now: float) -> Handover:

@@ -140,13 +140,15 @@ class Apply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputName:
-    """An instance's output of a batch, to be fetched from its worker."""
+    """An instance's output of a batch, to be fetched from its worker; `part` as in
+    `rhinoctl.protocol.duties`."""
 
     worker: WorkerId
     instance: InstanceId
     time: BatchTime
     rows: int
     size: int
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,7 @@ class FetchOutput(Message):
 
     instance: InstanceId
     time: BatchTime
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

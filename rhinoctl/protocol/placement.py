@@ -26,7 +26,7 @@ class Plan:
         return not self.moves and self.instances == self.before
 
 
-def _order(instance: InstanceId) -> tuple[int, str]:
+def instance_order(instance: InstanceId) -> tuple[int, str]:
     """i2 before i10."""
     digits = instance.lstrip("i")
     return (int(digits) if digits.isdigit() else 1 << 30, instance)
@@ -57,7 +57,7 @@ def plan_rescale(epoch: Epoch, instances: int, workers: Sequence[WorkerId]) -> P
     placed = dict(epoch.instances)
     while len(placed) > instances:
         load = _instances_per_worker(placed, workers)
-        gone = max(placed, key=lambda i: (load[placed[i]], _order(i)))
+        gone = max(placed, key=lambda i: (load[placed[i]], instance_order(i)))
         del placed[gone]
     number = 0
     while len(placed) < instances:
@@ -87,7 +87,7 @@ def balancing_moves(epoch: Epoch, placed: Mapping[InstanceId, WorkerId]) -> dict
     held = {i: list(epoch.owned_by(i)) for i in placed}
     homeless = [Vnode(v) for v in epoch.vnodes() if epoch.routes[v].owner not in placed]
     small, extra = divmod(len(epoch.routes), len(placed))
-    by_load = sorted(placed, key=lambda i: (-len(held[i]), _order(i)))
+    by_load = sorted(placed, key=lambda i: (-len(held[i]), instance_order(i)))
     quota = {i: small + (1 if n < extra else 0) for n, i in enumerate(by_load)}
     for instance in by_load:
         while len(held[instance]) > quota[instance]:
@@ -95,7 +95,7 @@ def balancing_moves(epoch: Epoch, placed: Mapping[InstanceId, WorkerId]) -> dict
     lack = {i: quota[i] - len(held[i]) for i in placed}
     moves: dict[Vnode, InstanceId] = {}
     for vnode in sorted(homeless):
-        open_to = sorted((i for i in placed if lack[i] > 0), key=_order)
+        open_to = sorted((i for i in placed if lack[i] > 0), key=instance_order)
         target = max(
             open_to,
             key=lambda i: (epoch.role_of(placed[i], vnode) is Role.FULL, lack[i]),

@@ -37,32 +37,44 @@ class Lineage:
         )
 
 
-def unfenced(fences: Mapping[WorkerId, FenceAnswer]) -> frozenset[WorkerId]:
+NOBODY: frozenset[WorkerId] = frozenset()
+"""No worker is given up as lost."""
+
+
+def unfenced(
+    fences: Mapping[WorkerId, FenceAnswer], lost: frozenset[WorkerId] = NOBODY
+) -> frozenset[WorkerId]:
     """Workers that have to be fenced too: voters of the epoch that holds, as far as the answers
     tell, and of a record that may have been decided.
 
     The controller may not know the newest epoch yet; the logs do. A sealed record that one of its
     voters does not have is not decided and, that voter being fenced, never will be: its other
-    voters (perhaps members that were to join with it, and are gone) are not waited for.
+    voters (perhaps members that were to join with it, and are gone) are not waited for. Nor are the
+    `lost`, which the next epoch gives up.
     """
-    last = last_decided(fences)
+    last = last_decided(fences, lost)
     named = set(last.next_epoch.voters()) if last is not None else set()
     for candidate in _candidates(fences, last):
         if _holders(fences, candidate) >= set(candidate.voters) & fences.keys():
             named |= set(candidate.voters)
-    return frozenset(named - fences.keys())
+    return frozenset(named - fences.keys()) - lost
 
 
-def last_decided(fences: Mapping[WorkerId, FenceAnswer]) -> DecisionRecord | None:
+def last_decided(
+    fences: Mapping[WorkerId, FenceAnswer], lost: frozenset[WorkerId] = NOBODY
+) -> DecisionRecord | None:
     """The last decided record that the answers of all voters show (design, section 4, step 0).
 
     A record is decided if a worker knows so, or if each of its voters has sealed this attempt. All
     answers together hold at most one record after the newest that is known to be decided.
+
+    Without the `lost`, a record that all other voters have sealed may have been decided or not; no
+    other can have been, so that it counts as decided (docs/protocol/failover.md).
     """
     known = [answer.decided for answer in fences.values() if answer.decided is not None]
     last = max(known, key=lambda record: record.position, default=None)
     for candidate in _candidates(fences, last):
-        if _holders(fences, candidate) >= set(candidate.voters):
+        if _holders(fences, candidate) >= set(candidate.voters) - lost:
             return candidate
     return last
 

@@ -36,7 +36,7 @@ def fetch_output(
     WorkerUnreachable after `APPLY_DEADLINE_S`.
     """
     address = Address(addresses[name.worker])
-    fetch = m.FetchOutput(header=header, instance=name.instance, time=name.time)
+    fetch = m.FetchOutput(header=header, instance=name.instance, time=name.time, part=name.part)
     apply = m.Apply(header=header, record=record)
     deadline = now() + limits.APPLY_DEADLINE_S
     while True:

@@ -229,6 +229,15 @@ class WorkerLog:
                 return segment.record
         return None
 
+    def changes(self, time: BatchTime) -> list[DecisionRecord]:
+        """The sealed epoch records between a batch and the next, in order."""
+        found = {
+            s.record.id: s.record
+            for s in self._segments.values()
+            if s.record is not None and s.position.time == time and s.position.step > 0
+        }
+        return [found[key] for key in sorted(found)]
+
     def record_for(self, time: BatchTime, vnodes: frozenset[Vnode]) -> DecisionRecord:
         """The record with the winners of some vnodes, from whichever segments have them."""
         segments = [s for s in self._by_time[time] if s.record is not None]

@@ -150,7 +150,10 @@ class ModelDriver:
         if now[0] is batches.Phase.APPLYING and (before is None or before.phase is not now[0]):
             assert self.state.record is not None
             world.oracle.learn_decided(
-                world.workers, self.state.record, f"session {self.lineage.session}"
+                world.workers,
+                self.state.record,
+                f"session {self.lineage.session}",
+                world.given_up,
             )
         if self.state.ended:
             self.effects = (*self.effects, Finish())

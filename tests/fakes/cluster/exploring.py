@@ -1,5 +1,6 @@
 """Every fault at every place: a world is cloned between two ticks, hurt, and run to its end."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,6 +124,36 @@ def crashes_only(world: World) -> Iterator[Fault]:
     if world.acted is not None and world.acted[0] == "worker":
         yield _crash(world.acted[1])
 
+
+def losses(world: World) -> Iterator[Fault]:
+    """A worker is lost at this place: dead for good, dead for a while, or cut off and back with all
+    that it had. Only once, and only where each vnode has another full holder."""
+    if not world.initialised or world.acted is None:
+        return
+    for name in sorted(world.workers):
+        if name in world.observed().workers and not world.given_up:
+            yield Fault(f"{name} is lost", _lost(name, crashed=True, back_s=math.inf))
+            yield Fault(f"{name} is lost and comes back", _lost(name, crashed=True, back_s=BACK_S))
+            yield Fault(f"{name} is cut off", _lost(name, crashed=False, back_s=BACK_S))
+
+
+def losses_and_deaths(world: World) -> Iterator[Fault]:
+    """First a loss, then whoever dies, or stops and goes on, or a message is lost."""
+    if not world.given_up and not any(w.up_at > world.now for w in world.workers.values()):
+        yield from (fault for fault in losses(world) if "is lost" in fault.name)
+    elif world.driver.alive and world.acted == ("driver", world.driver.index):
+        yield DRIVER_FAULTS[0]
+        yield DRIVER_FAULTS[3]
+    elif world.acted is not None and world.acted[0] == "worker":
+        yield _crash(world.acted[1])
+
+
+def _lost(name: WorkerId, *, crashed: bool, back_s: float) -> Callable[[World], None]:
+    return lambda world: world.lose_worker(name, crashed=crashed, back_s=back_s)
+
+
+BACK_S = 0.6
+"""A lost worker that comes back does so after the cut."""
 
 DECIDING = frozenset({batches.Phase.SEALING, batches.Phase.APPLYING})
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rhinoctl.ids import BatchTime, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import batches
+from rhinoctl.protocol.duties import duties
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId
 from tests.fakes.cluster.inputs import Workload
@@ -28,7 +29,7 @@ class Oracle:
         self.watchful = watchful
         self.decided: dict[Position, RecordId] = {}
         self.history: tuple[DecisionRecord, ...] = ()
-        self.acknowledged: dict[tuple[Vnode, BatchTime], InstanceId] = {}
+        self.acknowledged: dict[tuple[Vnode, BatchTime], tuple[InstanceId, WorkerId]] = {}
         self.delivered: dict[int, int] = {}
 
     def clone(self) -> "Oracle":
@@ -43,20 +44,28 @@ class Oracle:
         return self.history[-1].next_epoch if self.history else None
 
     def learn_decided(
-        self, workers: dict[WorkerId, ModelWorker], record: DecisionRecord, who: str
+        self,
+        workers: dict[WorkerId, ModelWorker],
+        record: DecisionRecord,
+        who: str,
+        lost: frozenset[WorkerId] = frozenset(),
     ) -> None:
-        """Somebody acts on a record as decided: it must be on every voter, and the only one."""
+        """Somebody acts on a record as decided: it must be on every voter that is not given up as
+        lost, and the only one."""
         known = self.decided.get(record.position)
         if known is not None:
             require(known == record.id, 2, f"{record.id} and {known} are decided ({who})")
             return
         if self.watchful:
-            lacking = [w for w in record.voters if not workers[w].holds(record.id)]
+            lacking = [
+                w for w in record.voters if w not in lost and not workers[w].holds(record.id)
+            ]
             require(not lacking, 4, f"{who} takes {record.id} as decided without {lacking}")
         after = self.history[-1].id if self.history else ORIGIN
         require(record.after == after, 2, f"{record.id} does not follow {after} ({who})")
         before = self.epoch()
         named = record.next_epoch.voters() | (before.voters() if before is not None else set())
+        named = named - record.next_epoch.lost
         require(named == set(record.voters), 4, f"{record.id} is voted on by {record.voters}")
         self.decided[record.position] = record.id
         self.history = (*self.history, record)
@@ -80,20 +89,38 @@ class Oracle:
         )
 
     def acknowledge(
-        self, worker: ModelWorker, instance: InstanceId, vnode: Vnode, time: BatchTime
+        self,
+        world: "World",
+        worker: ModelWorker,
+        instance: InstanceId,
+        vnode: Vnode,
+        time: BatchTime,
     ) -> None:
-        """An instance says that it has applied a batch to a vnode."""
-        first = self.acknowledged.setdefault((vnode, time), instance)
-        require(first == instance, 1, f"{first} and {instance} acknowledge {vnode} at {time}")
+        """An instance says that it has applied a batch to a vnode. One that is given up may have
+        said so before its heir, or, not being asked any more, may say so after it."""
+        who = (instance, worker.name)
+        first = self.acknowledged.get((vnode, time), who)
+        if first[1] not in world.given_up and worker.name not in world.given_up:
+            require(first == who, 1, f"{first} and {who} acknowledge {vnode} at {time}")
+        self.acknowledged[vnode, time] = who
         require(time == worker.applied, 2, f"{worker.name} is not at {time}")
         self.check_copy(worker, vnode, time)
 
     def deliver_outputs(self, state: batches.BatchState) -> None:
-        """The user's function gets the batch: each vnode's output once, by its owner."""
+        """The user's function gets the batch: each vnode's output once, by its owner or by an heir.
+        A driver that was stopped has the outputs of those that owed them then."""
         batch, epoch = state.task.time, self.staged_in(state.task.time)
-        owners = sorted(i for i in epoch.instances if epoch.owned_by(i))
-        got = sorted(output.instance for output in state.outputs if output.time == batch)
-        require(got == owners, 14, f"batch {batch} was put out by {got}, owned by {owners}")
+        cuts = [
+            record.next_epoch
+            for record in self.history
+            if record.time == batch and record.position.step > 0
+        ]
+        got = sorted((o.instance, o.part) for o in state.outputs if o.time == batch)
+        owed = [
+            sorted((d.instance, d.part) for d in duties(epoch, cuts[:known]))
+            for known in range(len(cuts) + 1)
+        ]
+        require(got in owed, 14, f"batch {batch} was put out by {got}, owed by one of {owed}")
         self.delivered[batch.batch] = self.delivered.get(batch.batch, 0) + 1
 
     def staged_in(self, time: BatchTime) -> Epoch:

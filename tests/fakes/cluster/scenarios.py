@@ -61,6 +61,16 @@ def moved(moves: Mapping[Vnode, InstanceId], instances: Mapping[InstanceId, Work
     return goal
 
 
+def moved_among(moves: Mapping[Vnode, InstanceId]) -> Goal:
+    """As `moved`, among the instances that there are; given up with a target."""
+
+    def goal(now: Epoch) -> Epoch | None:
+        left = {v: i for v, i in moves.items() if i in now.instances and now.routes[v].owner != i}
+        return with_moves(now, left, now.instances) if left else None
+
+    return goal
+
+
 def taken_over(vnode: Vnode, target: InstanceId, instances: Mapping[InstanceId, WorkerId]) -> Goal:
     """The target's worker joins the vnode's chain, becomes full, and the target takes over."""
     worker = instances[target]
@@ -225,3 +235,46 @@ ALL = (
     GROWN_BETWEEN,
     GROWN,
 )
+
+# --- jobs of which a worker is given up ----------------------------------------------------------
+
+THREE = {I0: W1, I1: W2, I2: W3}
+
+BEHIND_EACH_OTHER = Scenario(
+    name="two workers, either can be lost",
+    first=epoch(TWO, ((I0, "w2"), (I1, "w1"))),
+    workload=Workload(vnodes=2, sizes=(3, 2)),
+    batches=2,
+)
+
+RING = Scenario(
+    name="three workers in a ring, one copy each",
+    first=epoch(THREE, ((I0, "w2"), (I1, "w3"), (I2, "w1"))),
+    workload=Workload(vnodes=3, sizes=(4, 3)),
+    batches=2,
+)
+
+TWO_COPIES = Scenario(
+    name="two copies, two workers can be lost",
+    first=epoch(THREE, ((I0, "w2 w3"), (I1, "w3 w1"), (I2, "w1 w2"))),
+    workload=Workload(vnodes=3, sizes=(4, 3)),
+    batches=2,
+)
+
+LOST_AT_A_MARKER = Scenario(
+    name="a vnode is handed to a member while a worker is lost",
+    first=epoch(THREE, ((I0, "w2"), (I1, "w3"), (I2, "w1"))),
+    workload=Workload(vnodes=3, sizes=(3, 3)),
+    batches=2,
+    proposals=((0, moved_among({V0: I1})),),
+)
+
+LOST_BETWEEN = Scenario(
+    name="an epoch record without a live session, and a worker is lost",
+    first=epoch(TWO, ((I0, "w2"), (I1, "w1"))),
+    workload=Workload(vnodes=2, sizes=(3, 2)),
+    batches=2,
+    records=(EpochRecord(after=0, goal=moved_among({V0: I1}), live=False),),
+)
+
+LOSABLE = (BEHIND_EACH_OTHER, RING, TWO_COPIES, LOST_AT_A_MARKER, LOST_BETWEEN)

@@ -10,9 +10,10 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rhinoctl.ids import BASE, Attempt, BatchTime, InstanceId, Vnode, WorkerId
+from rhinoctl.ids import BASE, Attempt, BatchTime, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker as machine
+from rhinoctl.protocol.duties import Duty, duties
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId
 from tests.fakes.cluster.inputs import Body, Row, name_of
@@ -204,7 +205,7 @@ class ModelWorker:
         world.rules.on_sealed(self, segment)
 
     def _decide(self, world: "World", effect: machine.Decide) -> None:
-        world.oracle.learn_decided(world.workers, effect.record, self.name)
+        world.oracle.learn_decided(world.workers, effect.record, self.name, world.given_up)
         self.epochs[effect.record.next_epoch.number] = effect.record.next_epoch
         self._apply_through(effect.record)
 
@@ -237,17 +238,18 @@ class ModelWorker:
         assert self.request is not None
         time = effect.record.time
         released = BASE < time <= self.released
-        owners = {} if released else self.owners_at(time)
-        for instance, vnodes in owners.items():
-            for vnode in vnodes:
-                world.oracle.acknowledge(self, instance, vnode, time)
+        owed = () if released else self.duties_at(time)
+        for duty in owed:
+            for vnode in duty.vnodes:
+                world.oracle.acknowledge(world, self, duty.instance, vnode, time)
         answer = m.ApplyAnswer(
             header=self.request.message.header,
             record=effect.record.id,
             outputs=tuple(
-                m.OutputName(worker=self.name, instance=i, time=time, rows=0, size=0)
-                for i, vnodes in sorted(owners.items())
-                if vnodes
+                m.OutputName(
+                    worker=self.name, instance=d.instance, time=time, rows=0, size=0, part=d.part
+                )
+                for d in owed
             ),
             applied_at=world.now,
             released=released,
@@ -285,14 +287,20 @@ class ModelWorker:
         """All that was applied to this worker's copy of a vnode."""
         return self.copies.get(vnode, self.bases.get(vnode, Base(BASE, ())).content)
 
-    def owners_at(self, time: BatchTime) -> dict[InstanceId, tuple[Vnode, ...]]:
-        """The instances here that answer for a batch: by the epoch that it was staged in."""
+    def duties_at(self, time: BatchTime) -> tuple[Duty, ...]:
+        """What instances here owe of a batch's output: by the epoch that it was staged in, and by
+        the cuts after it that are known to be decided."""
         staged = next((k for k in self.segments if k.position == (*time, 0)), None)
         epoch = None if staged is None else self.epochs.get(self.segments[staged].record.epoch)
         if epoch is None:
-            return {}
-        here = [i for i, worker in epoch.instances.items() if worker == self.name]
-        return {instance: epoch.owned_by(instance) for instance in here}
+            return ()
+        after = [
+            segment.record.next_epoch
+            for key, segment in sorted(self.segments.items())
+            if key.position.time == time and key.position.step > 0
+            if self.epochs.get(segment.record.next_epoch.number) == segment.record.next_epoch
+        ]
+        return tuple(duty for duty in duties(epoch, after) if duty.worker == self.name)
 
     # --- joining ---------------------------------------------------------------------------------
 

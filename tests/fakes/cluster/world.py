@@ -17,6 +17,7 @@ from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker as machine
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.sessions import Lineage
 from tests.fakes.cluster.drivers import Alarm, Answer, ModelDriver, Next, Role
 from tests.fakes.cluster.inputs import Body, Workload
@@ -28,6 +29,10 @@ LATENCY_S = 0.001
 TICKS_MAX = 100_000
 SESSIONS_MAX = 40
 EXTRA_BATCHES_MAX = 600
+DETECTED_S = 0.25
+"""Silence after which the controller gives a worker up."""
+OFFER_S = 0.1
+"""How often the controller offers what is not taken yet."""
 
 
 RESTARTED = frozenset({batches.FaultKind.UNREACHABLE, batches.FaultKind.ATTEMPTS})
@@ -91,8 +96,20 @@ class Resume:
     driver: int
 
 
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The controller takes a worker for dead, and has persisted that."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class OfferCut:
+    """The controller offers a cut to whoever holds the session, or makes it if nobody does."""
+
+
 Actor = ModelWorker | ModelDriver
-Occurrence = Request | Answer | Alarm | Birth | Resume
+Occurrence = Request | Answer | Alarm | Birth | Resume | GiveUp | OfferCut
 
 
 class World:
@@ -114,6 +131,8 @@ class World:
         self.acted: tuple[str, Any] | None = None
         self.committed = -1
         self.initialised = False
+        self.given_up: frozenset[WorkerId] = frozenset()
+        self.newest = scenario.first
         self.oracle = Oracle(self.workload, watchful=self.rules.watchful)
         self.put(0.0, Birth(Role.QUERY))
 
@@ -221,6 +240,11 @@ class World:
             self._birth(occurrence.role)
         elif isinstance(occurrence, Resume):
             self._resume(self.drivers[occurrence.driver])
+        elif isinstance(occurrence, GiveUp):
+            self.given_up |= {occurrence.worker}
+            self.put(0.0, OfferCut())
+        elif isinstance(occurrence, OfferCut):
+            self._offer_cut()
         else:
             driver = self.drivers[occurrence.driver]
             if not driver.alive:
@@ -243,7 +267,10 @@ class World:
         session = len(self.drivers) + 1
         require(session <= SESSIONS_MAX, 12, "sessions without end")
         lineage = Lineage(
-            cluster="model", job=JobUid("j"), session=session, epoch=self.scenario.first
+            cluster="model",
+            job=JobUid("j"),
+            session=session,
+            epoch=self.observed() if self.given_up else self.scenario.first,
         )
         self.drivers.append(ModelDriver(index=len(self.drivers), role=role, lineage=lineage))
         self._acted("driver", session - 1)
@@ -295,6 +322,15 @@ class World:
         worker.up_at = self.now + down_s
         worker.crash(self, drops_survive=drops_survive)
 
+    def lose_worker(self, name: WorkerId, *, crashed: bool, back_s: float) -> None:
+        """A worker is gone, dead or cut off, for so long; the controller soon gives it up."""
+        self.crash_worker(name, down_s=back_s) if crashed else self._cut_off(name, back_s)
+        self.put(DETECTED_S, GiveUp(name))
+
+    def _cut_off(self, name: WorkerId, back_s: float) -> None:
+        """It goes on with what it is doing, but nothing reaches it."""
+        self.workers[name].up_at = self.now + back_s
+
     def lose_next(self) -> None:
         """The event that comes next is lost; who waits for it learns so."""
         _, _, occurrence = heapq.heappop(self.queue)
@@ -321,6 +357,15 @@ class World:
         self.gather()
         if not self.initialised:
             self._change(driver, self.scenario.first)
+            return
+        cut = self._cut()
+        if cut is not None:
+            if driver.role is Role.CONTROLLER:
+                self._change(driver, cut)
+            elif batch < self.scenario.batches:
+                driver.begin(self, self.task(batch), cut)
+            else:
+                self._end(driver, Role.CONTROLLER)
             return
         epoch = driver.lineage.epoch if driver.lineage.fenced else self.observed()
         history = self.oracle.history
@@ -370,9 +415,26 @@ class World:
         )
 
     def observed(self) -> Epoch:
-        """The newest epoch that any worker reports as decided, or the first."""
-        epochs = [w.state.decided.next_epoch for w in self.workers.values() if w.state.decided]
-        return max([self.scenario.first, *epochs], key=lambda epoch: epoch.number)
+        """The newest epoch that any worker has ever reported as decided, or the first."""
+        reached = [w for w in self.workers.values() if w.up_at <= self.now and w.state.decided]
+        epochs = [w.state.decided.next_epoch for w in reached if w.state.decided]
+        self.newest = max([self.newest, *epochs], key=lambda epoch: epoch.number)
+        return self.newest
+
+    def _cut(self) -> Epoch | None:
+        """What the controller offers while somebody that it has given up has a part in the job."""
+        return plan_cut(self.observed(), GivenUp(workers=self.given_up)).epoch
+
+    def _offer_cut(self) -> None:
+        cut, driver = self._cut(), self.driver
+        if cut is None:
+            return
+        if not driver.alive:
+            self.put(0.0, Birth(Role.CONTROLLER))
+        elif not driver.paused and driver.role is Role.QUERY and driver.state is not None:
+            driver.advance(self, batches.Proposed(epoch=cut))
+            self._acted("driver", driver.index)
+        self.put(OFFER_S, OfferCut())
 
     def _proposal(self, batch: int, epoch: Epoch) -> Epoch | None:
         wishes = (goal(epoch) for first, goal in self.scenario.proposals if first <= batch)

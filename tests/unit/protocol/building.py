@@ -8,6 +8,7 @@ from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.batches import Answered, BatchState, Event, Receipt, Staged, Task
 from rhinoctl.protocol.epochs import Epoch, with_moves
+from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId, SliceName
 from rhinoctl.protocol.sessions import Lineage
 from tests.fakes.cluster.scenarios import I0, I1, TWO, V0, W1, W2, epoch
@@ -17,6 +18,10 @@ FIRST = epoch(TWO, ((I0, "w2"), (I1, "")))
 """w1 owns vnode 0, with w2 as a full member; w2 owns vnode 1."""
 MOVED = with_moves(FIRST, {V0: I1}, TWO)
 """The next epoch: vnode 0 belongs to w2, too."""
+_CUT = plan_cut(FIRST, GivenUp(workers=frozenset({W1}))).epoch
+assert _CUT is not None
+CUT = _CUT
+"""The next epoch: w1 is lost, and vnode 0 belongs to w2."""
 JOINING = epoch({I0: W1}, ((I0, "w2?"),))
 """w1 owns vnode 0, which w2 has joined."""
 
@@ -170,6 +175,11 @@ def sealing(proposal: Epoch | None = None, first: Epoch = FIRST) -> Run:
 def applying() -> Run:
     run = sealing()
     return run.answer(sealed(run.state), W1, W2)
+
+
+def cutting(run: Run | None = None) -> Run:
+    """w1 was given up while the batch was so far."""
+    return (run or staging()).on(batches.Proposed(epoch=CUT))
 
 
 def restaged(run: Run, workers: Iterable[WorkerId]) -> Run:

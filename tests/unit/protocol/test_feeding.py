@@ -3,7 +3,7 @@
 Invariants, checked at every command (numbers of `rhinoctl.protocol.feeding`):
 
 1. a vnode's batches are applied in order, each once, without a gap, and only decided ones;
-2. the batch whose output is not released is applied by all its owned vnodes in one command;
+2. the batch whose output is not released is applied by all vnodes of a duty in one command;
 3. a checkpoint never contains an unreleased batch;
 4. what an owner needs comes before what a follower needs.
 
@@ -47,7 +47,7 @@ class Model:
     follow: frozenset[Vnode]
     base: dict[Vnode, BatchTime]
     applied: dict[Vnode, BatchTime]
-    pending: tuple[BatchTime, frozenset[Vnode]] | None
+    pending: tuple[BatchTime, tuple[frozenset[Vnode], ...]] | None
     due: list[Vnode]
     outputs: int = 0
     done: list[Command] = field(default_factory=list)
@@ -96,16 +96,19 @@ class Model:
             assert link is not None
             assert link.time == command.time
             assert link.after == self.applied[vnode], "invariant 1: a gap"
-        owes = self.pending[1] if self.pending and self.pending[0] == command.time else frozenset()
-        assert command.owned in (frozenset(), owes), "invariant 2"
+        owed = self.pending[1] if self.pending and self.pending[0] == command.time else ()
+        assert command.owned in (frozenset(), *owed), "invariant 2"
         assert command.owned <= command.vnodes, "invariant 2: owned, but not applied"
-        if command.vnodes & owes:
-            assert command.owned == owes, "invariant 2: an output without some of its vnodes"
+        for duty in owed:
+            if command.vnodes & duty:
+                assert command.owned == duty, "invariant 2: an output without some of its vnodes"
         for vnode in command.vnodes:
             self.applied[vnode] = command.time
         if command.owned:
             self.outputs += 1
-            self.pending = None
+            assert self.pending is not None
+            left = tuple(duty for duty in self.pending[1] if duty != command.owned)
+            self.pending = (self.pending[0], left) if left else None
 
     def check_order(self, command: Command) -> None:
         opens_a_follower = isinstance(command, OpenCommand) and command.vnode not in self.owned
@@ -121,10 +124,15 @@ class Model:
         if link is None or link.after != self.applied[vnode]:
             return False
         following = link.time
-        if self.pending is None or self.pending[0] != following or vnode not in self.pending[1]:
+        duty = self.duty_of(vnode)
+        if self.pending is None or self.pending[0] != following or not duty:
             return True
-        places = {self.applied[v] for v in self.pending[1]}
-        return places == {self.applied[vnode]}
+        return {self.applied[v] for v in duty} == {self.applied[vnode]}
+
+    def duty_of(self, vnode: Vnode) -> frozenset[Vnode]:
+        """The vnodes with which this one makes a part of the output; none if it owes nothing."""
+        owed = () if self.pending is None else self.pending[1]
+        return next((duty for duty in owed if vnode in duty), frozenset())
 
     def reachable(self, at: BatchTime) -> BatchTime:
         """How far the log goes on from a batch without a gap."""
@@ -153,10 +161,10 @@ def model(draw: st.DrawFn, *, gaps: bool) -> Model:
     applied = {v: draw(st.sampled_from([before, *batches])) for v in vnodes if draw(st.booleans())}
     pending = None
     if owned and released < batches[-1] and draw(st.booleans()):
-        pending = (
-            batches[-1],
-            frozenset(draw(st.sets(st.sampled_from(sorted(owned)), min_size=1))),
-        )
+        owing = sorted(draw(st.sets(st.sampled_from(sorted(owned)), min_size=1)))
+        split = draw(st.integers(0, len(owing)))
+        parts = (frozenset(owing[:split]), frozenset(owing[split:]))
+        pending = (batches[-1], tuple(part for part in parts if part))
     links = chain(before, *batches)
     if gaps:
         lost = draw(st.sets(st.sampled_from(batches[:-1]), max_size=2)) if length > 1 else set()
@@ -171,7 +179,7 @@ logs_with_gaps = st.composite(lambda draw: model(draw, gaps=True))
 
 @given(whole_logs())
 def test_repeated_commands_reach_the_goal(instance: Model) -> None:
-    owes = instance.pending is not None
+    owes = len(instance.pending[1]) if instance.pending is not None else 0
     opened = instance.applied.keys() | instance.base.keys()
     instance.run()
     last = instance.links[-1].time
@@ -185,7 +193,7 @@ def test_repeated_commands_reach_the_goal(instance: Model) -> None:
 def test_a_gap_in_the_log_makes_a_vnode_wait(instance: Model) -> None:
     instance.run()
     for vnode, at in instance.applied.items():
-        waits = instance.pending is not None and vnode in instance.pending[1]
+        waits = bool(instance.duty_of(vnode))
         assert at == instance.reachable(at) or (waits and at == instance.links[-1].after)
 
 
@@ -226,7 +234,7 @@ def test_owner_and_follower_that_stand_together_go_together() -> None:
             applied={V0: at, V1: at},
             owned=frozenset({V0}),
             follow=frozenset({V1}),
-            pending=(BatchTime(0, 2), frozenset({V0})),
+            pending=(BatchTime(0, 2), (frozenset({V0}),)),
         )
     )
     assert command == ApplyCommand(
@@ -241,7 +249,7 @@ def test_a_vnode_behind_a_gap_does_not_leave_the_output_without_its_rows() -> No
             applied={V0: BatchTime(0, 1), V1: BASE},
             owned=frozenset({V0, V1}),
             links=links(1, 2),
-            pending=(BatchTime(0, 2), frozenset({V0, V1})),
+            pending=(BatchTime(0, 2), (frozenset({V0, V1}),)),
         )
     )
     assert command is None
@@ -254,7 +262,7 @@ def test_others_are_not_held_up_by_an_output_that_waits() -> None:
             owned=frozenset({V0, V1}),
             follow=frozenset({V2}),
             links=links(1, 2),
-            pending=(BatchTime(0, 2), frozenset({V0, V1})),
+            pending=(BatchTime(0, 2), (frozenset({V0, V1}),)),
         )
     )
     assert command == ApplyCommand(time=BatchTime(0, 2), vnodes=frozenset({V2}), owned=frozenset())
@@ -266,7 +274,7 @@ def test_an_output_that_is_gone_is_made_again_from_the_checkpoint() -> None:
     view = feed(
         applied={V0: BatchTime(0, 2)},
         owned=frozenset({V0}),
-        pending=(BatchTime(0, 2), frozenset({V0})),
+        pending=(BatchTime(0, 2), (frozenset({V0}),)),
     )
     assert next_command(view) == CloseCommand(vnode=V0)
 
@@ -312,3 +320,15 @@ def test_the_successor_is_the_first_after(numbers: set[int], at: int) -> None:
     known = links(*sorted(numbers))
     later = [link for link in known if link.time > BatchTime(0, at)]
     assert successor(known, BatchTime(0, at)) == (later[0] if later else None)
+
+
+def test_an_heir_makes_its_parts_one_by_one() -> None:
+    """V0 is its own, V1 inherited: each part of the output is a file of its own."""
+    at = BatchTime(0, 1)
+    own, inherited = frozenset({V0}), frozenset({V1})
+    view = feed(
+        applied={V0: at, V1: at},
+        owned=own | inherited,
+        pending=(BatchTime(0, 2), (own, inherited)),
+    )
+    assert next_command(view) == ApplyCommand(time=BatchTime(0, 2), vnodes=own, owned=own)

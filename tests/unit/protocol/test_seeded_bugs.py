@@ -60,8 +60,8 @@ def cut_the_chain_without_an_epoch(state: batches.BatchState, event: batches.Eve
 
 def apply_on_seal(here: ModelWorker, segment: Segment) -> None:
     """A follower applies what it has sealed, without waiting for the decision."""
-    owned = here.owners_at(segment.record.time)
-    if segment.record.is_batch and not any(owned.values()):
+    owed = here.duties_at(segment.record.time)
+    if segment.record.is_batch and not owed:
         here.apply(segment)
         here.applied = segment.record.time
 

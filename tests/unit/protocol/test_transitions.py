@@ -1,12 +1,13 @@
 """The table of transitions: each is taken once, and what is not in it is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
 from rhinoctl import limits
-from rhinoctl.ids import Attempt
+from rhinoctl.ids import Attempt, WorkerId
 from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.batches import (
@@ -18,14 +19,18 @@ from rhinoctl.protocol.batches import (
     Proposed,
     Staged,
 )
+from rhinoctl.protocol.records import DecisionRecord
 from tests.fakes.cluster.scenarios import W1, W2
 from tests.unit.protocol.building import (
+    CUT,
     DONE,
+    FIRST,
     FOUNDING,
     MOVED,
     Run,
     applied,
     applying,
+    cutting,
     fence_answer,
     fencing,
     lineage,
@@ -89,6 +94,17 @@ def last_answer_in_applying() -> Way:
     return answer(run.answer(applied(run.state), W1), applied(run.state))
 
 
+def given_up(*, batch: int = 0, last: m.FenceAnswer | None = None) -> Way:
+    """Only w1 has not answered the fence, and is given up."""
+    run = fencing(task(batch)).answer(last or fence_answer(), W2)
+    return Way(run, Proposed(epoch=CUT))
+
+
+def elsewhere(decided: DecisionRecord) -> m.FenceAnswer:
+    """The logs are at an epoch that the proposed cut does not follow."""
+    return fence_answer(replace(decided, next_epoch=replace(FIRST, number=5)))
+
+
 A = Answered
 NOT_OPEN, POISON = m.RefusalCode.NOT_OPEN, m.RefusalCode.POISON
 P = Phase
@@ -103,6 +119,23 @@ WAYS: dict[tuple[Phase, type, Phase], Callable[[], Way]] = {
     (P.FENCING, Lost, P.FENCING): lambda: lost(fencing()),
     (P.FENCING, Expired, P.FAILED): lambda: Way(fencing(), Expired()),
     (P.FENCING, Proposed, P.FENCING): lambda: Way(fencing(), Proposed(epoch=MOVED)),
+    (P.FENCING, A, P.CUTTING): lambda: answer(fencing().on(Proposed(epoch=CUT)), fence_answer()),
+    (P.FENCING, Proposed, P.CUTTING): given_up,
+    (P.FENCING, Proposed, P.OPENING): lambda: given_up(last=elsewhere(FOUNDING)),
+    (P.FENCING, Proposed, P.APPLYING): lambda: given_up(last=elsewhere(record(0, 2, FOUNDING.id))),
+    (P.FENCING, Proposed, P.FAILED): lambda: given_up(batch=7, last=elsewhere(FOUNDING)),
+    (P.CUTTING, A, P.CUTTING): lambda: answer(cutting(), sealed(sealing().state)),
+    (P.CUTTING, A, P.OPENING): lambda: answer(run := cutting(), sealed(run.state)),
+    (P.CUTTING, A, P.APPLYING): lambda: answer(run := cutting(applying()), sealed(run.state)),
+    (P.CUTTING, A, P.FAILED): lambda: answer(cutting(), refusal(m.RefusalCode.FENCED)),
+    (P.CUTTING, Lost, P.CUTTING): lambda: lost(cutting()),
+    (P.CUTTING, Staged, P.CUTTING): lambda: Way(cutting(), staged(staging())),
+    (P.CUTTING, Expired, P.FAILED): lambda: Way(cutting(), Expired()),
+    (P.CUTTING, Proposed, P.CUTTING): lambda: Way(cutting(), Proposed(epoch=None)),
+    (P.OPENING, Proposed, P.CUTTING): lambda: Way(opening(), Proposed(epoch=CUT)),
+    (P.STAGING, Proposed, P.CUTTING): lambda: Way(staging(), Proposed(epoch=CUT)),
+    (P.SEALING, Proposed, P.CUTTING): lambda: Way(sealing(), Proposed(epoch=CUT)),
+    (P.APPLYING, Proposed, P.CUTTING): lambda: Way(applying(), Proposed(epoch=CUT)),
     (P.OPENING, A, P.OPENING): lambda: answer(opening(), DONE),
     (P.OPENING, A, P.STAGING): lambda: answer(opening().answer(DONE, W1), DONE),
     (P.OPENING, A, P.FAILED): lambda: answer(opening(), refusal(m.RefusalCode.FENCED)),
@@ -152,6 +185,7 @@ def test_every_transition_of_the_table_is_taken() -> None:
 
 STATES: dict[Phase, Callable[[], Run]] = {
     Phase.FENCING: fencing,
+    Phase.CUTTING: cutting,
     Phase.OPENING: opening,
     Phase.STAGING: staging,
     Phase.SEALING: sealing,
@@ -198,6 +232,43 @@ def test_a_session_that_has_fenced_begins_where_the_fence_would_lead() -> None:
     assert (replay.phase, replay.replayed) == (Phase.APPLYING, True)
     change, _ = batches.begin(lineage(), CHANGE)
     assert change.phase is Phase.SEALING
+
+
+def test_a_batch_goes_on_with_the_survivors() -> None:
+    """Only w2 opens, seals and applies the batch that w1 was lost in."""
+    run = cutting(sealing())
+    run.answer(sealed(run.state), W2)
+    assert run.state.phase is Phase.OPENING
+    assert run.state.waiting == {W2}
+    assert run.state.lineage.epoch == CUT
+    restaged(run, [W2])
+    assert run.state.record is not None
+    assert run.state.record.voters == (W2,)
+
+
+def test_after_a_cut_the_notice_of_a_decided_batch_is_said_again() -> None:
+    """All outputs are asked for anew: those of the lost come from their heirs."""
+    run = applying().answer(applied(applying().state), W1)
+    cutting(run)
+    run.answer(sealed(run.state), W2)
+    assert run.state.phase is Phase.APPLYING
+    assert run.state.waiting == {W2}
+    assert not run.state.outputs
+    assert run.state.record is not None
+    assert run.state.record.owing == (W2,)
+
+
+def test_another_loss_replaces_the_cut() -> None:
+    """Of the same number, under another attempt; the same one offered again changes nothing."""
+    run = cutting()
+    again, effects = batches.step(run.state, Proposed(epoch=CUT))
+    assert again == run.state
+    assert not effects
+    first = run.state.attempt
+    run.on(Proposed(epoch=replace(CUT, workers={**CUT.workers, WorkerId("w9"): "w9.sock"})))
+    assert run.state.attempt is not None
+    assert first is not None
+    assert run.state.attempt > first
 
 
 def test_an_attempt_number_is_never_used_again() -> None:

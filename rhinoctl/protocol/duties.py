@@ -1,0 +1,47 @@
+"""Who owes the output of a batch: its owners, and the heirs of those that were given up since.
+
+Until Spark has committed a batch, its output may be asked for again (design, section 4, step 5).
+Whoever owned a vnode when the batch was staged owes the vnode's part, wherever the vnode has gone
+since. If that instance is given up by a cut, the vnode's owner in the cut's epoch makes the part
+anew, from a checkpoint before the batch and from the log.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.protocol.epochs import Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """One part of a batch's output. `part` is 0 for what an instance owes as the owner that it was,
+    else the number of the epoch that made it an heir."""
+
+    instance: InstanceId
+    worker: WorkerId
+    part: int
+    vnodes: frozenset[Vnode]
+
+
+def duties(staged: Epoch, cuts: Iterable[Epoch]) -> tuple[Duty, ...]:
+    """Every part of a batch's output, by instance and part: each vnode is in one of them.
+
+    `staged` is the epoch in which the batch was staged, `cuts` are the epochs after it that give
+    something up, in order.
+    """
+    owed = {
+        Vnode(v): (staged.routes[v].owner, staged.owner_worker(Vnode(v)), 0)
+        for v in staged.vnodes()
+    }
+    for cut in cuts:
+        for vnode, (instance, worker, _) in owed.items():
+            if worker in cut.lost or instance in cut.failed:
+                owed[vnode] = (cut.routes[vnode].owner, cut.owner_worker(vnode), cut.number)
+    parts: dict[tuple[InstanceId, WorkerId, int], set[Vnode]] = {}
+    for vnode, key in owed.items():
+        parts.setdefault(key, set()).add(vnode)
+    return tuple(
+        Duty(instance=instance, worker=worker, part=part, vnodes=frozenset(vnodes))
+        for (instance, worker, part), vnodes in sorted(parts.items())
+    )
