@@ -1,9 +1,8 @@
 """Gathering a copy of a vnode while the job runs: base checkpoint, then what the log lacks.
 
 The worker has joined the chain, so slices and records reach its log from its epoch on. What is
-fetched is the newest checkpoint of a full holder, file by file where no local checkpoint has the
-content, in chunks that are asked for one at a time per vnode: the requests under way are the
-credits (Rhino, section 4.2.2). Then the batches between checkpoint and log.
+fetched is the newest checkpoint of a full holder (`rhino_agent.transfer`), then the batches between
+checkpoint and log.
 
 Invariants:
 
@@ -18,34 +17,34 @@ from dataclasses import dataclass, field
 
 from rhino_agent.job import Job
 from rhino_agent.ports import event
+from rhino_agent.transfer import Source, Transfer
 from rhino_agent.upkeep import Upkeep
 from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, RhinoError
 from rhinoctl.ids import BatchTime, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Address, Envelope
-from rhinoctl.state.manifests import FileEntry, Manifest
+from rhinoctl.state.manifests import Manifest
 
 
 @dataclass(slots=True)
 class Copy:
     """One vnode's copy on its way, from `source` at present.
 
-    `asked` while a request or an adoption is under way; `bad` are the checkpoints of each source
-    that were found bad.
+    `covers` is known once the source has named its checkpoint (of which `transfer` fetches what is
+    lacking, if there is one, and then is `fetched`); `asked` while a request is under way; `bad` are the checkpoints of
+    each source that were found bad.
     """
 
     vnode: Vnode
     source: WorkerId
     started: float
-    manifest: Manifest | None = None
     covers: BatchTime | None = None
-    missing: list[FileEntry] = field(default_factory=list)
-    adopted: bool = False
+    transfer: Transfer | None = None
+    fetched: Transfer | None = None
     asked: bool = False
     not_before: float = 0.0
-    bytes: int = 0
-    total: int = 0
+    log_bytes: int = 0
     bad: dict[WorkerId, set[str]] = field(default_factory=dict)
 
 
@@ -62,18 +61,27 @@ class Copies:
     def progress(self, vnode: Vnode) -> tuple[int, int]:
         """Bytes copied and bytes to copy of a vnode, zero where nothing is or was copied."""
         copy = self._copies.get(vnode)
-        return (copy.bytes, copy.total) if copy is not None else (0, 0)
+        if copy is None:
+            return (0, 0)
+        transfer = copy.transfer or copy.fetched
+        files = (transfer.bytes, transfer.total) if transfer is not None else (0, 0)
+        return files[0] + copy.log_bytes, files[1] + copy.log_bytes
+
+    def _wished(self) -> dict[Vnode, Mapping[WorkerId, str]]:
+        """The vnodes that this worker shall have a copy of, and where there is one."""
+        desired = self._job.desired
+        held = {wish.vnode: wish.sources for wish in desired.hold}
+        return held | {wish.vnode: wish.sources for wish in desired.warm}
 
     def whole(self) -> frozenset[Vnode]:
         """The wished vnodes of which this worker has a base and the whole log after it."""
-        wished = (wish.vnode for wish in self._job.desired.warm)
-        return frozenset(v for v in wished if self._holdings.base(v) is not None)
+        return frozenset(v for v in self._wished() if self._holdings.base(v) is not None)
 
     def tick(self) -> None:
         """Begin the copies that are wished and lacking, go on with them, drop the others."""
         if not self._job.told:
             return
-        self._sources = {wish.vnode: wish.sources for wish in self._job.desired.warm}
+        self._sources = self._wished()
         for vnode in [v for v in self._copies if v not in self._sources]:
             self._drop(self._copies.pop(vnode))
         now = self._job.ports.clock.monotonic()
@@ -89,6 +97,8 @@ class Copies:
 
     def drop(self) -> None:
         """The job leaves this worker: nothing that comes is taken any more."""
+        for copy in self._copies.values():
+            self._stop(copy)
         self._copies.clear()
 
     def _lacks(self, vnode: Vnode) -> bool:
@@ -100,8 +110,15 @@ class Copies:
 
     def _drop(self, copy: Copy) -> None:
         """What was on its way is removed; a whole copy goes once the vnode is not held any more."""
-        if copy.manifest is not None and not self._upkeep.is_busy(copy.vnode):
-            self._holdings.of(copy.vnode).abandon(copy.manifest.checkpoint_id)
+        transfer = self._stop(copy)
+        if transfer is not None and not self._upkeep.is_busy(copy.vnode):
+            self._holdings.of(copy.vnode).abandon(transfer.manifest.checkpoint_id)
+
+    def _stop(self, copy: Copy) -> Transfer | None:
+        transfer, copy.transfer = copy.transfer, None
+        if transfer is not None:
+            transfer.cancel()
+        return transfer
 
     def _go_on(self, copy: Copy) -> None:
         if copy.source not in self._sources[copy.vnode]:
@@ -109,11 +126,8 @@ class Copies:
         if copy.covers is None:
             bad = tuple(sorted(copy.bad.get(copy.source, ())))
             self._ask(copy, m.FetchManifest(header=self._header(), vnode=copy.vnode, bad=bad))
-        elif copy.manifest is not None and not copy.adopted:
-            if copy.missing:
-                self._ask_chunk(copy, copy.manifest, copy.missing[0])
-            else:
-                self._adopt(copy, copy.manifest, copy.covers)
+        elif copy.transfer is not None:
+            copy.transfer.go_on()
         else:
             self._ask_log(copy)
 
@@ -126,9 +140,7 @@ class Copies:
             if self._copies.get(copy.vnode) is not copy or copy.source != source:
                 return
             try:
-                self._take(copy, message, envelope)
-            except CorruptFile as fault:
-                self._found_bad(copy, fault)
+                self._take(copy, envelope)
             except (RhinoError, OSError) as fault:
                 event("copy-restarted", vnode=copy.vnode, source=source, fault=fault)
                 self._elsewhere(copy)
@@ -136,26 +148,21 @@ class Copies:
         address = Address(self._sources[copy.vnode][source])
         self._job.ports.ask(address, message, answered, timeout_s=limits.FETCH_TIMEOUT_S)
 
-    def _take(self, copy: Copy, asked: m.Message, envelope: Envelope) -> None:
+    def _take(self, copy: Copy, envelope: Envelope) -> None:
         answer = envelope.message
         if isinstance(answer, m.ManifestOf):
             self._take_manifest(copy, answer, envelope)
         elif isinstance(answer, m.LogPiece):
             self._take_log(copy, answer, envelope)
-        elif isinstance(answer, m.Done) and isinstance(asked, m.FetchChunk):
-            self._take_chunk(copy, asked, envelope)
         else:
             detail = answer.detail if isinstance(answer, m.Refusal) else envelope.detail
             event("copy-refused", vnode=copy.vnode, source=copy.source, detail=detail)
             self._elsewhere(copy)
 
-    def _found_bad(self, copy: Copy, fault: CorruptFile) -> None:
+    def _found_bad(self, copy: Copy, manifest: Manifest, fault: CorruptFile) -> None:
         """The candidate is bad: another one of this source, which is told, or another source."""
         event("copy-bad", vnode=copy.vnode, source=copy.source, fault=fault.message)
-        if copy.manifest is None:
-            self._elsewhere(copy)
-            return
-        name = copy.manifest.checkpoint_id
+        name = manifest.checkpoint_id
         self._holdings.of(copy.vnode).abandon(name)
         copy.bad.setdefault(copy.source, set()).add(name)
         self._restart(copy)
@@ -172,7 +179,8 @@ class Copies:
 
     def _restart(self, copy: Copy) -> None:
         """Begin again with the newest manifest; files that are here stay."""
-        copy.manifest, copy.covers, copy.adopted = None, None, False
+        self._stop(copy)
+        copy.covers = None
         self._later(copy)
 
     def _later(self, copy: Copy) -> None:
@@ -196,15 +204,32 @@ class Copies:
         kept = self._holdings.of(copy.vnode)
         path = f"the manifest of vnode {copy.vnode} at {copy.source}"
         manifest = Manifest.decode(envelope.payload[0], path=path, expected=kept.identity)
-        copy.manifest, copy.covers = manifest, answer.covers
-        copy.adopted = any(own.checkpoint_id == manifest.checkpoint_id for own in kept.complete())
-        if copy.adopted:
-            covers.advance(copy.vnode, manifest.checkpoint_id, answer.covers)
-            covers.persist()
+        copy.covers = answer.covers
+        if any(own.checkpoint_id == manifest.checkpoint_id for own in kept.complete()):
+            self._reaches(copy, manifest)
             return
-        copy.missing = kept.missing(manifest)
-        copy.total = sum(entry.size for entry in copy.missing)
-        copy.bytes = 0
+
+        def ended(fault: Exception | None) -> None:
+            self._fetched(copy, manifest, fault)
+
+        source = Source(worker=copy.source, address=self._sources[copy.vnode][copy.source])
+        copy.transfer = Transfer(self._job, self._upkeep, source, manifest, ended)
+
+    def _fetched(self, copy: Copy, manifest: Manifest, fault: Exception | None) -> None:
+        copy.fetched, copy.transfer = copy.transfer, None
+        if fault is None:
+            self._reaches(copy, manifest)
+        elif isinstance(fault, CorruptFile):
+            self._found_bad(copy, manifest, fault)
+        else:
+            event("copy-restarted", vnode=copy.vnode, source=copy.source, fault=fault)
+            self._elsewhere(copy)
+
+    def _reaches(self, copy: Copy, manifest: Manifest) -> None:
+        """The checkpoint is here: it reaches as far as its source said."""
+        assert copy.covers is not None
+        self._holdings.covers.advance(copy.vnode, manifest.checkpoint_id, copy.covers)
+        self._holdings.covers.persist()
 
     def _too_old(self, copy: Copy, covers: BatchTime) -> bool:
         """Whether it is better to wait a moment for a checkpoint as new as the log here, which the
@@ -212,60 +237,6 @@ class Copies:
         if self._job.ports.clock.monotonic() - copy.started >= limits.FRESH_CHECKPOINT_S:
             return False
         return self._job.state.decided is None or covers < self._holdings.log_since(copy.vnode)
-
-    def _ask_chunk(self, copy: Copy, manifest: Manifest, entry: FileEntry) -> None:
-        disk = self._job.ports.disk
-        have = disk.size(self._holdings.of(copy.vnode).incoming(manifest, entry)) or 0
-        chunk = m.FetchChunk(
-            header=self._header(),
-            vnode=copy.vnode,
-            checkpoint=manifest.checkpoint_id,
-            file=entry.name,
-            offset=have,
-            length=min(limits.CHUNK_BYTES, entry.size - have),
-        )
-        self._ask(copy, chunk)
-
-    def _take_chunk(self, copy: Copy, asked: m.FetchChunk, envelope: Envelope) -> None:
-        if copy.manifest is None or not copy.missing or copy.missing[0].name != asked.file:
-            return
-        entry = copy.missing[0]
-        disk = self._job.ports.disk
-        path = self._holdings.of(copy.vnode).incoming(copy.manifest, entry)
-        size = sum(len(part) for part in envelope.payload)
-        if size != asked.length:
-            raise CorruptFile(
-                f"vnode {copy.vnode}, checkpoint {asked.checkpoint}, file {asked.file} at"
-                f" {copy.source}: {size} bytes at {asked.offset}, not {asked.length}",
-                remedy="another checkpoint or another holder serves",
-            )
-        disk.append(path, envelope.payload)
-        copy.bytes += size
-        if (disk.size(path) or 0) >= entry.size:
-            copy.missing.pop(0)
-        self._go_on(copy)
-
-    def _adopt(self, copy: Copy, manifest: Manifest, covers: BatchTime) -> None:
-        copy.asked = True
-
-        def adopted(_: None) -> None:
-            copy.asked, copy.adopted = False, True
-            self._holdings.covers.advance(copy.vnode, manifest.checkpoint_id, covers)
-            self._holdings.covers.persist()
-            event("copy-adopted", vnode=copy.vnode, covers=covers, bytes=copy.bytes)
-
-        def failed(fault: Exception) -> None:
-            copy.asked = False
-            if isinstance(fault, CorruptFile):
-                for own in self._holdings.of(copy.vnode).complete():
-                    self._upkeep.suspect(copy.vnode, own.checkpoint_id)
-                self._found_bad(copy, fault)
-            else:
-                event("copy-restarted", vnode=copy.vnode, source=copy.source, fault=fault)
-                self._restart(copy)
-
-        steps = self._holdings.of(copy.vnode).adopt(manifest)
-        self._upkeep.work(steps, adopted, failed, copy.vnode)
 
     # --- the log before this worker's own --------------------------------------------------------
 
@@ -281,8 +252,7 @@ class Copies:
             return
         if not self._job.log.has(record.time, copy.vnode):
             self._job.log.add_piece(record, answer.puts, envelope.payload)
-        copy.bytes += sum(len(part) for part in envelope.payload)
-        copy.total = max(copy.total, copy.bytes)
+        copy.log_bytes += sum(len(part) for part in envelope.payload)
         self._holdings.look_again()
         if self._lacks(copy.vnode):
             self._go_on(copy)

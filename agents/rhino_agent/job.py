@@ -18,6 +18,7 @@ import xxhash
 from rhino_agent.instances import Instance, known_instances
 from rhino_agent.outputs import Outputs
 from rhino_agent.ports import Ports, event
+from rhino_agent.throttle import Throttle
 from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
 from rhinoctl.protocol import codec, worker
@@ -38,6 +39,7 @@ class Job:
 
     `told` says that the controller's wishes are known: until then nothing is ended or removed for
     want of a wish. `pressed` says that the disk has refused something: what may go should go.
+    `fetched_bytes` of checkpoints have come from other workers, at the pace of `throttle`.
     """
 
     def __init__(self, ports: Ports, spec: JobSpec) -> None:
@@ -51,6 +53,8 @@ class Job:
         self.instances: dict[InstanceId, Instance] = {}
         self.desired = m.DesiredJob(spec=spec)
         self.told = self.pressed = False
+        self.throttle = Throttle(ports.clock, ports.settings.replication_bytes_s)
+        self.fetched_bytes = 0
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []

@@ -17,9 +17,10 @@ T = TypeVar("T")
 class AgentSettings:
     """An agent: its cluster and worker, its replica disk, where it listens, and its limits.
 
-    `replay_target_s` is how long an instance that starts anew may apply from the log. `run` is a
-    short directory for Unix sockets; `parent` the process id with which the agent shall end, 0 if
-    it stands alone.
+    `replay_target_s` is how long an instance that starts anew may apply from the log;
+    `replication_bytes_s` how fast checkpoints may be fetched, 0 for no bound. `run` is a short
+    directory for Unix sockets; `parent` the process id with which the agent shall end, 0 if it
+    stands alone.
     """
 
     cluster: str
@@ -31,6 +32,7 @@ class AgentSettings:
     cache_bytes: int
     buffer_bytes: int
     replay_target_s: float = limits.REPLAY_TARGET_S
+    replication_bytes_s: int = 0
     parent: int = 0
 
 

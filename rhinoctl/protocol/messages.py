@@ -190,6 +190,14 @@ class Warm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One vnode of which this worker, which joins its chain, shall have a copy; see `Warm`."""
+
+    vnode: Vnode
+    sources: Mapping[WorkerId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredJob:
     """All that the controller wants of one worker for one job, beyond its newest epoch.
 
@@ -197,15 +205,18 @@ class DesiredJob:
     not named nothing is. `checkpoint` names vnodes that shall be checkpointed at the next
     opportunity; `dropped` says that the job is deleted. `left` is the number of the epoch, known to
     all who take part in it, since which this worker has no part in the job: it shall remove what
-    it has, unless it knows of a later one.
+    it has, unless it knows of a later one, or (`keep`) only end what runs, since it shall join
+    again and may use its files.
     """
 
     spec: JobSpec
     instances: tuple[InstanceId, ...] = ()
     warm: tuple[Warm, ...] = ()
+    hold: tuple[Hold, ...] = ()
     checkpoint: tuple[Vnode, ...] = ()
     dropped: bool = False
     left: int | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +331,15 @@ class LogPiece(Message):
 
     record: DecisionRecord | None
     puts: tuple[tuple[int, int, tuple[SliceName, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferCheckpoint(Message):
+    """The next worker in a vnode's chain shall have this checkpoint, whose manifest is the payload;
+    it reaches up to `covers`. Answer: `Done`, once it is durable there and at all after it."""
+
+    vnode: Vnode
+    covers: BatchTime
 
 
 # --- agent to its instances ----------------------------------------------------------------------

@@ -114,7 +114,12 @@ def test_ctrl_c_leaves_the_operation_running(
 
     serving.answers["POST", "/v1/jobs/clicks/handover"] = looks(Phase.WARMING)[0]
     serving.answers["GET", "/v1/ops/op-7"] = interrupt
-    ended = run(*HANDOVER)
+    # A shell ignores SIGINT in what it runs in the background, and Python then leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        ended = run(*HANDOVER)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended.exit_code == 130
     golden("handover-interrupted", ended)
     assert [verb for verb, _, _ in serving.asked] == ["POST", "GET"]
