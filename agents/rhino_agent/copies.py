@@ -31,9 +31,9 @@ from rhinoctl.state.manifests import Manifest
 class Copy:
     """One vnode's copy on its way, from `source` at present.
 
-    `covers` is known once the source has named its checkpoint (of which `transfer` fetches what is
-    lacking, if there is one, and then is `fetched`); `asked` while a request is under way; `bad` are the checkpoints of
-    each source that were found bad.
+    `covers` is known once the source has named its checkpoint, of which `transfer` fetches what is
+    lacking, if there is one; then it is `fetched`. `asked` while a request is under way; `bad` are
+    the checkpoints of each source that were found bad.
     """
 
     vnode: Vnode
