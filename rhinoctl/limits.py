@@ -81,6 +81,9 @@ CHUNK_CREDITS = 4
 COPIES_AT_ONCE = 4
 """Vnodes that one worker gathers at the same time."""
 
+REPLICATION_TIMEOUT_S = 60.0
+"""A checkpoint that a chain has not acknowledged by then is dropped; a newer one is offered."""
+
 COPY_ROUND_S = 1.0
 """After every source of a copy was tried in vain, the first is tried again."""
 

@@ -11,6 +11,7 @@ from rhino_agent.holdings import Holdings
 from rhino_agent.instances import known_instances
 from rhino_agent.job import Job
 from rhino_agent.ports import Ports, event
+from rhino_agent.replication import Replication
 from rhino_agent.report import job_report
 from rhino_agent.serving import SERVED, Serving
 from rhino_agent.upkeep import Upkeep
@@ -54,6 +55,7 @@ class Desk:
     copies: Copies
     feeder: Feeder
     serving: Serving
+    replication: Replication
 
     def affairs(self) -> tuple[Callable[[], None], ...]:
         """What is looked at in every turn, in this order."""
@@ -62,6 +64,7 @@ class Desk:
             self.upkeep.tick,
             self.copies.tick,
             self.note_whole,
+            self.replication.tick,
             self.feeder.feed,
             self.job.answer_applied,
             self.upkeep.step,
@@ -137,7 +140,14 @@ class Agent:
     def _take_on(self, spec: JobSpec) -> Desk:
         job = Job(self._ports, spec)
         upkeep = Upkeep(job, Holdings(job, self._disk))
-        desk = Desk(job, upkeep, Copies(job, upkeep), Feeder(job, upkeep), Serving(job, upkeep))
+        desk = Desk(
+            job=job,
+            upkeep=upkeep,
+            copies=Copies(job, upkeep),
+            feeder=Feeder(job, upkeep),
+            serving=Serving(job, upkeep),
+            replication=Replication(job, upkeep),
+        )
         self._desks[spec.uid] = desk
         event("job-taken-on", job=spec.uid, session=job.state.session)
         return desk
@@ -171,6 +181,10 @@ class Agent:
             desk.job.handle(envelope)
         elif isinstance(message, SERVED):
             desk.serving.handle(envelope)
+        elif isinstance(message, m.OfferCheckpoint):
+            desk.replication.handle(envelope)
+        elif isinstance(message, m.StoredCheckpoint):
+            desk.replication.stored(envelope)
         else:
             detail = f"a worker takes no {type(message).__name__}"
             self._refuse(envelope, m.RefusalCode.FOREIGN, detail)
@@ -200,7 +214,7 @@ class Agent:
             wall=self._ports.clock.wall(),
             free_bytes=self._disk.free_bytes(),
             jobs={
-                uid: job_report(desk.job, desk.upkeep.holdings, desk.copies)
+                uid: job_report(desk.job, desk.upkeep, desk.copies)
                 for uid, desk in self._desks.items()
             },
         )
@@ -209,9 +223,12 @@ class Agent:
     def _wish(self, wish: m.DesiredJob) -> None:
         uid = wish.spec.uid
         desk = self._desks.get(uid)
-        if wish.dropped or wish.left is not None:
-            if wish.dropped or (desk is not None and _is_past(desk.job, wish.left)):
+        if wish.dropped or (wish.left is not None and not wish.keep):
+            if wish.dropped or (desk is not None and desk.job.is_past(wish.left)):
                 self._drop(wish.spec, desk)
+        elif wish.left is not None:
+            if desk is not None:
+                desk.job.desired, desk.job.told = wish, True
         elif uid not in self._unreadable:
             if desk is None:
                 desk = self._take_on(wish.spec)
@@ -224,6 +241,7 @@ class Agent:
         uid = spec.uid
         if desk is not None:
             desk.copies.drop()
+            desk.replication.drop()
             desk.job.drop()
             del self._desks[uid]
         elif uid in self._unreadable:
@@ -243,14 +261,3 @@ class Agent:
         for desk in self._desks.values():
             for instance in desk.job.instances.values():
                 instance.let_go()
-
-
-def _is_past(job: Job, left: int | None) -> bool:
-    """Whether a job has nothing more for this worker, as far as the worker itself knows.
-
-    `left` may be old news: since then the worker may have been taken in again."""
-    epoch = job.epoch()
-    if left is None or (epoch is not None and epoch.number > left):
-        return False
-    here = job.ports.settings.worker
-    return epoch is None or epoch.number < left or here not in epoch.listeners()

@@ -215,6 +215,7 @@ class Feeder:
             batch_time_ms=record.batch_time_ms,
         )
 
+        sizes = [place.size for part in parts for place in part.places]
         rows = sum(record.rows.get(vnode, 0) for vnode in command.vnodes)
         clock = job.ports.clock
         began = clock.monotonic()
@@ -223,6 +224,7 @@ class Feeder:
             if isinstance(envelope.message, m.BatchApplied):
                 self._bases.applied(instance, rows, clock.monotonic() - began)
                 self._applied(instance, command, envelope.message, key)
+                job.applied_bytes += sum(sizes) if command.owned else 0
             else:
                 self._failed(instance, envelope, f"batch {command.time}")
 

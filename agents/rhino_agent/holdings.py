@@ -10,10 +10,12 @@ Invariants:
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rhino_agent.job import Job
 from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, Vnode
+from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.state.checkpoints import VnodeCheckpoints
 from rhinoctl.state.covers import BASE_ID, Covers
 from rhinoctl.state.disk import StampingDisk
@@ -42,6 +44,14 @@ class Loan:
     until: float
 
 
+class Piece(NamedTuple):
+    """What a released batch has for a vnode in the log here."""
+
+    time: BatchTime
+    rows: int
+    size: int
+
+
 class Holdings:
     """The copies of one job's vnodes on one worker."""
 
@@ -53,10 +63,11 @@ class Holdings:
         self._root = f"{job.root}/ckpt"
         self._kept: dict[Vnode, VnodeCheckpoints] = {}
         self._touched: dict[Vnode, BatchTime] = {}
-        self._rows: dict[Vnode, deque[tuple[BatchTime, int]]] = {}
+        self._rows: dict[Vnode, deque[Piece]] = {}
         self._noted = BASE
         self._whole: dict[Vnode, str] = {}
         self._loans: dict[Vnode, Loan] = {}
+        self._bounds: dict[Vnode, tuple[str, ...]] = {}
         for name in disk.list(self._root):
             self.of(Vnode(int(name)))
         job.learn_released(self._covered())
@@ -175,17 +186,32 @@ class Holdings:
             if record is not None:
                 touched = filter(record.touches, map(Vnode, range(self._job.spec.vnodes)))
                 self._touched.update(dict.fromkeys(touched, time))
+                sizes = self._sizes(record)
                 for vnode, count in record.rows.items():
                     if count and self._job.log.has(time, vnode):
-                        self._rows.setdefault(vnode, deque()).append((time, count))
+                        piece = Piece(time, count, sizes.get(vnode, 0))
+                        self._rows.setdefault(vnode, deque()).append(piece)
             self._noted = time
+
+    @staticmethod
+    def _sizes(record: DecisionRecord) -> dict[Vnode, int]:
+        sizes: dict[Vnode, int] = {}
+        for winner in record.winners:
+            for name in winner.slices:
+                sizes[name.vnode] = sizes.get(name.vnode, 0) + name.size
+        return sizes
 
     def waiting_rows(self, vnode: Vnode) -> int:
         """Rows of released batches that the newest checkpoint of a vnode does not have."""
+        return self.waiting(vnode)[0]
+
+    def waiting(self, vnode: Vnode) -> tuple[int, int]:
+        """Rows of released batches that the newest checkpoint of a vnode does not have, and their
+        bytes."""
         reach, rows = self.reach(vnode), self._rows.setdefault(vnode, deque())
-        while rows and rows[0][0] <= reach:
+        while rows and rows[0].time <= reach:
             rows.popleft()
-        return sum(count for _, count in rows)
+        return sum(each.rows for each in rows), sum(each.size for each in rows)
 
     def touched(self, vnode: Vnode) -> BatchTime:
         """The last released batch that touched a vnode, as far as log and checkpoints show."""
@@ -213,8 +239,20 @@ class Holdings:
         foreign = len(complete) == 1 and not complete[0].checkpoint_id.endswith(f"-{here}")
         keep = 1 if foreign else limits.CHECKPOINTS_RETAINED
         floor = self.covers.floor(vnode, complete, keep=keep)
+        replicated = self._bounds.get(vnode)
+        if replicated is not None and complete:
+            reach = [self.covers.of(m) for m in complete if m.checkpoint_id in replicated]
+            floor = min(floor, max(reach, default=BASE))
         loan = self._loans.get(vnode)
         return floor if loan is None else min(floor, loan.since)
+
+    def bound_floor(self, vnode: Vnode, replicated: tuple[str, ...] | None) -> None:
+        """Which checkpoints every full member has, as far as it is known; None: nobody else is to
+        have any. Log after the newest of them stays."""
+        if replicated is None:
+            self._bounds.pop(vnode, None)
+        else:
+            self._bounds[vnode] = replicated
 
     # --- what others need ------------------------------------------------------------------------
 

@@ -103,6 +103,11 @@ class Instance:
         """Whether its process runs."""
         return self._birth.pid > 0 and self._ports.launcher.alive(self._process())
 
+    @property
+    def listen(self) -> str:
+        """Where its newest incarnation listens, empty before the first."""
+        return self._birth.listen
+
     # --- commands --------------------------------------------------------------------------------
 
     def command(self, message: m.Message, done: Done, *, timeout_s: float) -> None:

@@ -39,7 +39,8 @@ class Job:
 
     `told` says that the controller's wishes are known: until then nothing is ended or removed for
     want of a wish. `pressed` says that the disk has refused something: what may go should go.
-    `fetched_bytes` of checkpoints have come from other workers, at the pace of `throttle`.
+    `fetched_bytes` of checkpoints have come from other workers, at the pace of `throttle`, and
+    owners here have applied `applied_bytes` of slices.
     """
 
     def __init__(self, ports: Ports, spec: JobSpec) -> None:
@@ -54,7 +55,7 @@ class Job:
         self.desired = m.DesiredJob(spec=spec)
         self.told = self.pressed = False
         self.throttle = Throttle(ports.clock, ports.settings.replication_bytes_s)
-        self.fetched_bytes = 0
+        self.fetched_bytes = self.applied_bytes = 0
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []
@@ -360,9 +361,21 @@ class Job:
         return self.instances[name]
 
     def wanted_instances(self) -> frozenset[InstanceId]:
-        """Those that the newest epoch, an output that is due, or the controller wants here."""
+        """Those that the newest epoch, an output that is due, or the controller wants here. None
+        once the job has gone on without this worker."""
+        if self.is_past(self.desired.left):
+            return frozenset()
         owing = {duty.instance for duty in self.unmade()}
         return frozenset(self.owners_now()) | owing | set(self.desired.instances)
+
+    def is_past(self, left: int | None) -> bool:
+        """Whether the job has nothing more for this worker since an epoch, as far as the worker
+        itself knows: `left` may be old news, and it may have been taken in again since."""
+        epoch = self.epoch()
+        if left is None or (epoch is not None and epoch.number > left):
+            return False
+        here = self.ports.settings.worker
+        return epoch is None or epoch.number < left or here not in epoch.listeners()
 
     def reconcile_instances(self) -> None:
         """Start what is wanted and stop what is not."""

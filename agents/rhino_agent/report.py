@@ -4,13 +4,14 @@ from rhino_agent.copies import Copies
 from rhino_agent.holdings import Holdings
 from rhino_agent.instances import Instance
 from rhino_agent.job import Job
+from rhino_agent.upkeep import Upkeep
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.records import NO_WATERMARKS
 
 
-def job_report(job: Job, holdings: Holdings, copies: Copies) -> m.JobReport:
+def job_report(job: Job, upkeep: Upkeep, copies: Copies) -> m.JobReport:
     """The job as it stands on this worker."""
     state = job.state
     epoch = state.decided.next_epoch if state.decided is not None else None
@@ -23,13 +24,16 @@ def job_report(job: Job, holdings: Holdings, copies: Copies) -> m.JobReport:
         epoch_from=started,
         released=job.released,
         log_bytes=job.log.size(),
-        vnodes=_vnodes(job, holdings, copies),
-        instances={name: _instance(one) for name, one in job.instances.items()},
+        vnodes=_vnodes(job, upkeep.holdings, copies),
+        instances={name: _instance(one, upkeep) for name, one in job.instances.items()},
         watermarks=state.decided.watermarks if state.decided is not None else NO_WATERMARKS,
+        fetched_bytes=job.fetched_bytes,
+        applied_bytes=job.applied_bytes,
     )
 
 
-def _instance(instance: Instance) -> m.InstanceReport:
+def _instance(instance: Instance, upkeep: Upkeep) -> m.InstanceReport:
+    speed = upkeep.speed(instance.id)
     return m.InstanceReport(
         pid=instance.pid,
         incarnation=instance.incarnation,
@@ -38,6 +42,8 @@ def _instance(instance: Instance) -> m.InstanceReport:
         applies=tuple(instance.applies),
         rss_bytes=instance.rss_bytes,
         fault=instance.fault,
+        row_s=speed.predict_s(1) if speed.rows else None,
+        beacon=instance.listen,
     )
 
 
@@ -45,6 +51,7 @@ def _vnodes(job: Job, holdings: Holdings, copies: Copies) -> dict[Vnode, m.Vnode
     here = job.ports.settings.worker
     epoch = job.epoch()
     held = set(epoch.held_by(here)) if epoch is not None else set()
+    held |= {wish.vnode for wish in job.desired.hold}
     warm = {wish.vnode: wish.instance for wish in job.desired.warm}
     owner = {v: i for i, vnodes in job.owners_now().items() for v in vnodes}
     return {
@@ -78,6 +85,7 @@ def _vnode(
     if applied is not None:
         lag = len(job.log.links(applied, job.decided_time))
     copied, total = copies.progress(vnode)
+    rows, size = holdings.waiting(vnode)
     live = instance.state_bytes.get(vnode, 0) if instance is not None else 0
     return m.VnodeReport(
         use=use,
@@ -88,4 +96,6 @@ def _vnode(
         state_bytes=max(live, on_disk),
         copied_bytes=copied,
         copy_bytes=total,
+        replay_rows=rows,
+        replay_bytes=size,
     )

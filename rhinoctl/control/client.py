@@ -164,6 +164,35 @@ class ControlClient:
         """As `handover`, to another number of instances."""
         return self._call("POST", _job(name, "rescale"), views.OperationView, request)
 
+    def set_job(self, name: str, request: views.SetJob) -> views.Acknowledged:
+        """Change a job's wishes; raises Refused."""
+        return self._call("POST", _job(name, "set"), views.Acknowledged, request)
+
+    def groups(self, name: str, request: views.GroupsRequest) -> views.GroupsView:
+        """The replica groups of a job, as they are and as planned."""
+        return self._call("POST", _job(name, "groups"), views.GroupsView, request)
+
+    def checkpoint(self, name: str, request: views.CheckpointRequest) -> views.CheckpointView:
+        """Ask for checkpoints of every vnode, or how far they are; raises Refused."""
+        return self._call("POST", _job(name, "checkpoint"), views.CheckpointView, request)
+
+    def suspect(self, name: JobName, suspicion: views.Suspicion) -> views.Acknowledged:
+        """Tell that a worker was not reached: the controller looks at it at once."""
+        return self._call("POST", _job(name, "suspect"), views.Acknowledged, suspicion)
+
+    def switchover(self, request: views.SwitchoverRequest) -> views.OperationList:
+        """Plan switchovers, one a job, and, unless it is a dry run, begin them."""
+        return self._call("POST", "/v1/switchover", views.OperationList, request)
+
+    def drain(self, request: views.DrainRequest) -> views.OperationList:
+        """As `switchover`, off a whole worker; copies leave it after that."""
+        return self._call("POST", "/v1/drain", views.OperationList, request)
+
+    def failover(self, request: views.FailoverRequest) -> views.OperationList:
+        """Give a worker or an instance up; one operation a job. Raises Refused, e.g. for a healthy
+        one, and NoCopy if state would be lost."""
+        return self._call("POST", "/v1/failover", views.OperationList, request)
+
     def operations(self) -> views.OperationList:
         """All operations, the newest first."""
         return self._call("GET", "/v1/ops", views.OperationList)

@@ -56,6 +56,9 @@ class Kind(Enum):
 
     HANDOVER = "handover"
     RESCALE = "rescale"
+    SWITCHOVER = "switchover"
+    DRAIN = "drain"
+    FAILOVER = "failover"
 
 
 ENDED = frozenset({Phase.COMPLETE, Phase.ABORTED})

@@ -231,7 +231,7 @@ class Heartbeat(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnodeReport:
     """One vnode's copy on one worker; `covers` is what the newest checkpoint here covers, None
-    without one."""
+    without one. Of the log after it there are `replay_rows` in `replay_bytes`."""
 
     use: VnodeUse
     instance: InstanceId | None = None
@@ -241,11 +241,15 @@ class VnodeReport:
     state_bytes: int = 0
     copied_bytes: int = 0
     copy_bytes: int = 0
+    replay_rows: int = 0
+    replay_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport:
-    """One instance process. `applies` has the last batches: (time, wall seconds when applied)."""
+    """One instance process. `applies` has the last batches: (time, wall seconds when applied);
+    `row_s` is how long it takes for a row, None if it is not known yet; `beacon` an address at
+    which something listens as long as the process lives."""
 
     pid: int
     incarnation: int
@@ -254,12 +258,16 @@ class InstanceReport:
     applies: tuple[tuple[BatchTime, float], ...] = ()
     rss_bytes: int = 0
     fault: str = ""
+    row_s: float | None = None
+    beacon: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """What a worker has of a job. `epoch` is the one that its newest decided record makes hold,
-    `epoch_from` the batch of the record that began it; `watermarks` are that record's."""
+    `epoch_from` the batch of the record that began it; `watermarks` are that record's.
+    `fetched_bytes` of checkpoints have come to this worker since its agent started, and its owners
+    have applied `applied_bytes` of rows."""
 
     session: int
     sealed: RecordId | None
@@ -271,6 +279,8 @@ class JobReport:
     vnodes: Mapping[Vnode, VnodeReport]
     instances: Mapping[InstanceId, InstanceReport]
     watermarks: Watermarks = NO_WATERMARKS
+    fetched_bytes: int = 0
+    applied_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,10 +346,21 @@ class LogPiece(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferCheckpoint(Message):
     """The next worker in a vnode's chain shall have this checkpoint, whose manifest is the payload;
-    it reaches up to `covers`. Answer: `Done`, once it is durable there and at all after it."""
+    it reaches up to `covers`. Answer: `Done`, and later a `StoredCheckpoint`."""
 
     vnode: Vnode
     covers: BatchTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint(Message):
+    """To who offered it: the checkpoint is durable at `worker` and at all that come after it in the
+    chain, or (with a `fault`) it will not be. Answer: `Done`."""
+
+    worker: WorkerId
+    vnode: Vnode
+    checkpoint: str
+    fault: str = ""
 
 
 # --- agent to its instances ----------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
-from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import OperatorSpec
 
@@ -88,6 +88,68 @@ class RescaleRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchoverRequest:
+    """Move all that a worker or an instance owns to holders of copies: `to` a worker or an
+    instance, or to wherever it costs the least."""
+
+    target: str
+    to: str | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequest:
+    """Take all owned vnodes and copies off a worker, and place none there any more; `undo` lets it
+    have some again."""
+
+    worker: WorkerId
+    undo: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverRequest:
+    """Give up a worker or an instance that does not answer. `to` are workers or instances that may
+    inherit (empty: all that can), `parallel` how many at most. `force` accepts that vnodes without
+    another copy begin empty."""
+
+    target: str
+    to: tuple[str, ...] = ()
+    parallel: int | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetJob:
+    """Change what a job wishes for."""
+
+    replication: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsRequest:
+    """The replica groups as they are, and as they would be with another `replication`."""
+
+    replication: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequest:
+    """Checkpoint every vnode; `through` is None at first, then what the first answer says."""
+
+    through: BatchTime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """A driver did not get through to a worker."""
+
+    session: int
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortRequest:
     """Go back to the old layout, if the marker is not decided yet."""
 
@@ -105,7 +167,9 @@ class BindRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationView:
     """An operation as people see it. Times are wall seconds by phase; `pause_ms` and `total_ms`
-    are None until they are known."""
+    are None until they are known. Of a failover, `recover_ms` is the time from the decision to the
+    first batch that every heir has applied, `replayed_batches` the most that an heir applied from
+    its log before, and `bytes_moved` what was fetched until then."""
 
     id: OpId
     job: JobName
@@ -121,6 +185,9 @@ class OperationView:
     bytes_moved: int
     state_bytes: int
     progress: str
+    lost: tuple[str, ...] = ()
+    recover_ms: float | None = None
+    replayed_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +205,23 @@ class InstanceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossView:
+    """What would come of the loss of a worker now: vnodes with another owner, those of them without
+    another copy, the batches that an heir would replay at most, and how long that would take (None
+    if it is not known)."""
+
+    worker: WorkerId
+    vnodes: int
+    stranded: int
+    batches: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as people see it. `watermark_ms` is the event time up to which windows are over, in
+    """A job as people see it. `lacking` is how many copies are missing to `replication` for each
+    vnode; `fetched_bytes` of checkpoints went over the network for the `applied_bytes` of rows that
+    owners have applied, since the agents started. `watermark_ms` is the event time up to which windows are over, in
     unix milliseconds; None for an operator without one, or before the first rows."""
 
     name: JobName
@@ -157,6 +239,10 @@ class JobView:
     members: Mapping[Vnode, tuple[WorkerId, ...]]
     operation: OpId | None
     query_id: str
+    lacking: int = 0
+    losses: tuple[LossView, ...] = ()
+    fetched_bytes: int = 0
+    applied_bytes: int = 0
 
 
 class Health(Enum):
@@ -169,7 +255,8 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker as the controller last saw it; `seen_s` seconds ago, None if never."""
+    """A worker as the controller last saw it; `seen_s` seconds ago, None if never. `draining` ones
+    get no vnodes and no copies."""
 
     id: WorkerId
     address: str
@@ -180,6 +267,8 @@ class WorkerView:
     instances: int
     vnodes_owned: int
     log_bytes: int
+    vnodes_held: int = 0
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +303,57 @@ class OperationList:
     """Operations, the newest first."""
 
     operations: tuple[OperationView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A copy of a vnode: `lag_batches`, `lag_bytes` and `lag_s` are what is in its log after its
+    newest checkpoint, which an heir would replay; `lag_s` None if it is not known."""
+
+    worker: WorkerId
+    role: Role
+    whole: bool
+    lag_batches: int
+    lag_bytes: int
+    lag_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One vnode's chain as it is, and the members as planned."""
+
+    vnode: Vnode
+    owner: InstanceId
+    worker: WorkerId
+    members: tuple[MemberView, ...]
+    planned: tuple[WorkerId, ...]
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsView:
+    """The replica groups of a job. `joins` and `leaves` are the copies that the plan adds and
+    takes away, `lacking` those that there is no place for, `reasons` why."""
+
+    job: JobName
+    replication: int
+    groups: tuple[GroupView, ...]
+    joins: int
+    leaves: int
+    lacking: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """How far a checkpoint by hand is: `done` of `vnodes` are covered up to `through` by a
+    checkpoint of the owner's worker, and `replicated` of them at every full member."""
+
+    job: JobName
+    through: BatchTime
+    vnodes: int
+    done: int
+    replicated: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
