@@ -60,6 +60,22 @@ class UnknownInstance(Refused):
     code = "unknown-instance"
 
 
+class UnknownWorker(Refused):
+    code = "unknown-worker"
+
+
+class NoCopy(Refused):
+    """Nobody else has a whole copy of some state: to go on would lose it."""
+
+    code = "no-copy"
+
+
+class HealthyTarget(Refused):
+    """A failover of what answers: there are gentler ways."""
+
+    code = "healthy-target"
+
+
 class UnknownVnode(Refused):
     code = "unknown-vnode"
 
