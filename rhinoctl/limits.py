@@ -111,6 +111,7 @@ HANDOVER_DEADLINE_S = 600.0
 
 REQUEST_TIMEOUT_S = {
     "fencing": 2.0,
+    "cutting": 5.0,
     "opening": 2.0,
     "staging": 2.0,
     "sealing": 5.0,
@@ -129,6 +130,33 @@ HEARTBEAT_BUSY_S = 0.1
 
 HEARTBEAT_TIMEOUT_S = 3.0
 """A worker that does not answer in this time is shown as not seen."""
+
+LEASE_OF_WORKER_S = 5.0
+"""A worker that says nothing for so long is lost, unless it decides batches: `lease_s`."""
+
+AGENT_RESTART_S = 10.0
+"""An agent that is down while its instances live has so long to come back: `agent_restart_s`."""
+
+DISK_SHARE = 0.8
+"""Of a disk's free room, what copies may be planned for: the log and compaction need some."""
+
+OPEN_VNODE_S = 0.03
+"""What it takes to open a vnode's database, for predictions."""
+
+CHECKPOINT_WISH_S = 30.0
+"""A checkpoint by hand is wished for so long after it was last asked for."""
+
+JOINING_AT_ONCE = 16
+"""Copies that one worker gathers at a time, so that the first are whole soon."""
+
+REPLAN_S = 5.0
+"""How often replica groups are planned anew though nothing has changed but the sizes."""
+
+SUSPECT_EVERY_S = 0.2
+"""How often a driver tells the controller of one silent worker."""
+
+CUT_LOOK_S = 0.02
+"""How often whoever waits for a worker looks whether the worker was given up."""
 
 WORKER_DOWN_S = 5.0
 """A worker not seen for so long is down, as `status` says it."""
@@ -191,6 +219,9 @@ PUT_TIMEOUT_S = 20.0
 
 OUTPUT_TIMEOUT_S = 30.0
 """Fetching one instance's output of a batch."""
+
+OUTPUT_PATIENCE_S = 1.0
+"""After that it is asked anew who has an output: its worker may have been given up."""
 
 FETCHES_MAX = 8
 """Outputs of one batch that the driver fetches at a time."""

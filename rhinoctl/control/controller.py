@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rhinoctl import limits
+from rhinoctl.control.failovers import Failovers
 from rhinoctl.control.fleet import Fleet
-from rhinoctl.control.jobs import Jobs, not_ready
+from rhinoctl.control.groups import Groups
+from rhinoctl.control.jobs import Jobs, check_replication, not_ready
 from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import Overview
 from rhinoctl.control.registry import Registry
@@ -20,7 +22,9 @@ from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
+from rhinoctl.protocol.liveness import Patience
 from rhinoctl.protocol.ports import Clock, Store, Wire
+from rhinoctl.wire import beacon
 
 log = logging.getLogger("rhino.controller")
 
@@ -40,21 +44,49 @@ class Controller:
     """Every call below `call` runs in the loop's thread."""
 
     def __init__(
-        self, settings: ControllerSettings, *, clock: Clock, wire: Wire, store: Store
+        self,
+        settings: ControllerSettings,
+        *,
+        clock: Clock,
+        wire: Wire,
+        store: Store,
+        listening: Callable[[str], bool] = beacon.listening,
     ) -> None:
         self._clock = clock
         self._wire = wire
         self._registry = Registry(store)
         self._fleet = Fleet(settings.cluster, settings.workers, wire, clock)
         self._jobs = Jobs(settings.cluster, self._registry, self._fleet, wire, clock)
+        self._failovers = Failovers(
+            registry=self._registry,
+            fleet=self._fleet,
+            jobs=self._jobs,
+            clock=clock,
+            patience=Patience(lease_s=settings.lease_s, agent_restart_s=settings.agent_restart_s),
+            automatic=settings.auto_failover,
+            listening=listening,
+        )
+        self._groups = Groups(
+            registry=self._registry,
+            fleet=self._fleet,
+            clock=clock,
+            usable=self._failovers.usable,
+        )
         self._operations = Operations(
-            registry=self._registry, fleet=self._fleet, jobs=self._jobs, clock=clock
+            registry=self._registry,
+            fleet=self._fleet,
+            jobs=self._jobs,
+            groups=self._groups,
+            failovers=self._failovers,
+            clock=clock,
         )
         self._overview = Overview(
             cluster=settings.cluster,
             registry=self._registry,
             fleet=self._fleet,
             jobs=self._jobs,
+            groups=self._groups,
+            failovers=self._failovers,
             clock=clock,
         )
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(
@@ -113,6 +145,7 @@ class Controller:
         if self._fleet.settled():
             self._take_calls()
         try:
+            self._failovers.look()
             self._jobs.tick()
             self._operations.tick()
             self._drop_deleted()
@@ -167,6 +200,7 @@ class Controller:
 
     def _period_s(self) -> float:
         moving = any(not d.handover.ended for d in self._registry.operations.values())
+        moving |= any(not d.failover.ended for d in self._registry.failovers.values())
         starting = any(not d.installed for d in self._registry.jobs.values())
         busy = moving or starting or bool(self._waiting and starting)
         return limits.HEARTBEAT_BUSY_S if busy else limits.HEARTBEAT_S
@@ -266,11 +300,46 @@ class Controller:
     def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
         return self._operations.rescale(name, request)
 
+    def switchover(self, request: views.SwitchoverRequest) -> views.OperationList:
+        return views.OperationList(operations=self._operations.switchover(request))
+
+    def drain(self, request: views.DrainRequest) -> views.OperationList:
+        return views.OperationList(operations=self._operations.drain(request))
+
+    def failover(self, request: views.FailoverRequest) -> views.OperationList:
+        return views.OperationList(operations=self._failovers.request(request, self._groups))
+
+    def set_job(self, name: str, request: views.SetJob) -> views.Acknowledged:
+        check_replication(request.replication)
+        document = self._registry.job(name)
+        spec = replace(document.spec, replication=request.replication)
+        self._registry.put_job(replace(document, spec=spec))
+        return views.Acknowledged(
+            detail=f"job {name} wishes for {request.replication} copies of each vnode besides the"
+            f" owner's; `rhinoctl groups show {name}` tells how far they are"
+        )
+
+    def groups(self, name: str, request: views.GroupsRequest) -> views.GroupsView:
+        if request.replication is not None:
+            check_replication(request.replication)
+        document = self._registry.job(name)
+        return self._groups.view(document, self._jobs.epoch(document), request)
+
+    def checkpoint(self, name: str, request: views.CheckpointRequest) -> views.CheckpointView:
+        return self._operations.checkpoint(self._registry.job(name), request)
+
+    def suspect(self, name: str, suspicion: views.Suspicion) -> views.Acknowledged:
+        """A driver or a task did not get through to a worker: it is asked at once."""
+        document = self._registry.job(name)
+        if suspicion.session == document.session:
+            self._fleet.suspect(suspicion.worker)
+        return views.Acknowledged(detail=f"worker {suspicion.worker} is looked at")
+
     def operation_list(self) -> views.OperationList:
         return self._overview.operation_list()
 
     def operation(self, op: str) -> views.OperationView:
-        return self._registry.operation(op).view
+        return self._registry.view(op)
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)

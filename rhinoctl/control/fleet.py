@@ -7,7 +7,7 @@ from rhinoctl import limits
 from rhinoctl.ids import BatchTime, InstanceId, JobUid, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.epochs import Epoch
-from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire
+from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
 
 Wishes = Callable[[WorkerId], tuple[m.DesiredJob, ...]]
 
@@ -15,7 +15,8 @@ Wishes = Callable[[WorkerId], tuple[m.DesiredJob, ...]]
 @dataclass(slots=True)
 class Seen:
     """What is known of one worker; times are of the monotonic clock. `report` came `at`, as the
-    answer to wishes that were sent at `told_at`; `tried` once it has answered, or has not."""
+    answer to wishes that were sent at `told_at`; `tried` once it has answered, or has not; then
+    `refused` says that nothing listens at its address. While it is `suspect` it is asked often."""
 
     address: str
     report: m.WorkerReport | None = None
@@ -24,7 +25,14 @@ class Seen:
     asked_at: float | None = None
     asking: int | None = None
     tried: bool = False
+    refused: bool = False
+    suspect: bool = False
     detail: str = ""
+
+    def beacons(self) -> list[str]:
+        """Addresses at which its instances listen as long as they live."""
+        jobs = self.report.jobs.values() if self.report is not None else ()
+        return [one.beacon for job in jobs for one in job.instances.values() if one.beacon]
 
 
 @dataclass(slots=True)
@@ -51,6 +59,7 @@ class Fleet:
         self._clock = clock
         self.workers = {name: Seen(address=workers[name]) for name in sorted(workers)}
         self.applies: dict[tuple[JobUid, InstanceId], Applies] = {}
+        self._ticked_at = clock.monotonic()
 
     def addresses(self) -> dict[WorkerId, str]:
         """The inventory."""
@@ -102,11 +111,23 @@ class Fleet:
         for key in [key for key in self.applies if key[0] == job]:
             del self.applies[key]
 
+    def suspect(self, name: WorkerId) -> None:
+        """Somebody did not get through to a worker: ask it at once."""
+        seen = self.workers.get(name)
+        if seen is not None:
+            seen.suspect = True
+
     def tick(self, wishes: Wishes, period_s: float) -> None:
-        """Ask every worker whose time has come, telling it all that is wished of it."""
+        """Ask every worker whose time has come, telling it all that is wished of it. The time in
+        which nobody was here to hear an answer does not count as silence."""
         now = self._clock.monotonic()
+        absent_s = now - self._ticked_at
+        self._ticked_at = now
         for name, seen in self.workers.items():
-            due = seen.asked_at is None or now - seen.asked_at >= period_s
+            if absent_s > limits.HEARTBEAT_S and seen.at is not None:
+                seen.at += absent_s
+            period = limits.HEARTBEAT_BUSY_S if seen.suspect else period_s
+            due = seen.asked_at is None or now - seen.asked_at >= period
             if seen.asking is None and due:
                 heartbeat = m.Heartbeat(
                     header=m.Header(cluster=self._cluster), worker=name, jobs=wishes(name)
@@ -130,7 +151,10 @@ class Fleet:
         if not isinstance(message, m.WorkerReport):
             refusal = message.detail if isinstance(message, m.Refusal) else envelope.detail
             seen.detail = refusal
+            seen.refused = envelope.outcome is Outcome.NOT_DONE
+            seen.suspect = True
             return
+        seen.refused = seen.suspect = False
         if message.worker != name:
             seen.detail = f"answers as worker {message.worker}"
             return

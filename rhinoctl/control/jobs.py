@@ -16,9 +16,10 @@ from rhinoctl.errors import (
     SecondSession,
     UsageError,
 )
-from rhinoctl.ids import BASE, BatchTime, JobUid
+from rhinoctl.ids import BASE, BatchTime, JobUid, WorkerId
 from rhinoctl.protocol import batches, views
-from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.epochs import Epoch, Member, Role
+from rhinoctl.protocol.groups import Host, plan_groups
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.placement import first_epoch
 from rhinoctl.protocol.ports import Clock, Envelope, Wire
@@ -35,11 +36,12 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 @dataclass(slots=True)
 class Presence:
     """A live driver as its polls show it, and what it is offered. Not persisted: `seen_at` is None
-    until this controller has heard of a driver."""
+    until this controller has heard of a driver, `batch_at` until one has decided a batch since."""
 
     seen_at: float | None = None
     epoch: int = 0
     batch: BatchTime | None = None
+    batch_at: float | None = None
     revision: int = 0
     proposal: Epoch | None = None
     wake: int = 0
@@ -76,11 +78,7 @@ class Jobs:
         wanted = request.instances
         instances = min(len(self._fleet.workers), request.vnodes) if wanted is None else wanted
         check_parallelism(instances, request.vnodes)
-        if request.replication:
-            raise UsageError(
-                "replication above 0 is not built yet",
-                remedy="leave `replication` out; copies are made when a handover needs them",
-            )
+        check_replication(request.replication)
         spec = JobSpec(
             uid=JobUid(f"{request.name}-{uuid.uuid4().hex[:8]}"),
             name=request.name,
@@ -88,10 +86,31 @@ class Jobs:
             replication=request.replication,
             operator=request.operator,
         )
+        addresses = self._fleet.addresses()
         epoch = first_epoch(
-            vnodes=request.vnodes, instances=instances, workers=self._fleet.addresses()
+            vnodes=request.vnodes,
+            instances=instances,
+            workers={worker: addresses[worker] for worker in self.placeable()},
         )
-        return self._registry.put_job(JobDocument(spec=spec, epoch=epoch))
+        return self._registry.put_job(JobDocument(spec=spec, epoch=self._with_copies(epoch, spec)))
+
+    def _with_copies(self, epoch: Epoch, spec: JobSpec) -> Epoch:
+        """The first epoch with its members, who are full from the beginning: each has the empty
+        checkpoint. Fewer workers than copies asked for: as many as there are."""
+        addresses = self._fleet.addresses()
+        hosts = {worker: Host() for worker in self.placeable()}
+        plan = plan_groups(epoch, spec.replication, hosts, {})
+        routes = tuple(
+            replace(route, members=tuple(Member(worker=w, role=Role.FULL) for w in members))
+            for route, members in zip(epoch.routes, plan.members.values(), strict=True)
+        )
+        used = {member.worker for route in routes for member in route.members}
+        named = {**epoch.workers, **{worker: addresses[worker] for worker in sorted(used)}}
+        return replace(epoch, workers=named, routes=routes)
+
+    def placeable(self) -> tuple[WorkerId, ...]:
+        """The workers of the inventory that may get something, by name."""
+        return tuple(w for w in sorted(self._fleet.workers) if w not in self._registry.draining)
 
     def _check_inventory(self) -> None:
         """Raise NoSuchWorkers unless all workers are there: the first instances go to all."""
@@ -264,6 +283,8 @@ class Jobs:
         if report.session == document.session:
             presence = self.presence(document.spec.uid)
             presence.seen_at = self._clock.monotonic()
+            if presence.batch is not None and report.batch != presence.batch:
+                presence.batch_at = self._clock.monotonic()
             presence.epoch, presence.batch = report.epoch, report.batch
 
     def news(self, name: str, report: views.DriverReport) -> views.Offer | None:
@@ -287,7 +308,11 @@ class Jobs:
     # --- epoch records by the controller ---------------------------------------------------------
 
     def change_epoch(self, uid: JobUid, change: Epoch) -> None:
-        """Write an epoch record under a session of the controller's own, for want of a driver."""
+        """Write an epoch record under a session of the controller's own, for want of a driver. A
+        cut does not wait for another change, which may wait for whom it gives up."""
+        under_way = self.changes.get(uid)
+        if change.is_cut and under_way is not None and under_way.state.task.change != change:
+            del self.changes[uid]
         if uid in self.changes or self._clock.monotonic() < self._not_before.get(uid, 0.0):
             return
         if change.number <= self._written.get(uid, 0):
@@ -342,6 +367,15 @@ def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r} is no name of a job", remedy="use 1 to 64 letters, digits, - and _"
+        )
+
+
+def check_replication(replication: int) -> None:
+    """Raise UsageError for a negative number of copies."""
+    if replication < 0:
+        raise UsageError(
+            f"replication {replication}: a number of copies is 0 or more",
+            remedy="use 1 to survive the loss of one worker, 2 of two",
         )
 
 

@@ -6,23 +6,35 @@ is offered or wished because of it, and asks it again whenever workers have repo
 
 import itertools
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from rhinoctl import limits
+from rhinoctl.control.failovers import Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
+from rhinoctl.control.groups import Groups, sources_of
 from rhinoctl.control.jobs import Jobs, check_parallelism
-from rhinoctl.control.registry import JobDocument, OperationDocument, Registry
-from rhinoctl.errors import Busy, NoSuchWorkers, Refused, UnknownInstance, UnknownVnode
-from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.control.registry import (
+    FailoverDocument,
+    JobDocument,
+    OperationDocument,
+    Registry,
+)
+from rhinoctl.errors import (
+    Busy,
+    NoSuchWorkers,
+    Refused,
+    UnknownInstance,
+    UnknownVnode,
+)
+from rhinoctl.ids import BASE, BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
-from rhinoctl.protocol.chains import lowered
-from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.jobs import VnodeUse
-from rhinoctl.protocol.placement import Plan, plan_rescale
+from rhinoctl.protocol.placement import Plan, plan_rescale, plan_switchover
 from rhinoctl.protocol.ports import Clock
 
 log = logging.getLogger("rhino.controller")
@@ -38,7 +50,10 @@ class Operations:
     registry: Registry
     fleet: Fleet
     jobs: Jobs
+    groups: Groups
+    failovers: Failovers
     clock: Clock
+    asked: dict[JobUid, tuple[BatchTime, float]] = field(default_factory=dict)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -66,7 +81,7 @@ class Operations:
         """Another number of instances. Raises ParallelismOutOfRange, Busy, NoSuchWorkers."""
         document = self._idle(name, dry_run=request.dry_run)
         check_parallelism(request.instances, document.spec.vnodes)
-        workers = self.fleet.live()
+        workers = self._targets()
         if not workers:
             raise NoSuchWorkers(
                 "no worker of the inventory answers",
@@ -76,15 +91,125 @@ class Operations:
         plan = plan_rescale(epoch, request.instances, workers)
         return self._begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
 
+    def switchover(self, request: views.SwitchoverRequest) -> tuple[views.OperationView, ...]:
+        """Move what a worker or an instance owns to holders of copies, in every job. Raises
+        UnknownWorker, UnknownInstance, Busy, Refused; nothing is begun then."""
+        kind, targets = hm.Kind.SWITCHOVER, self._targets()
+        return self._emptied(kind, request.target, request.to, targets, dry_run=request.dry_run)
+
+    def drain(self, request: views.DrainRequest) -> tuple[views.OperationView, ...]:
+        """Move what a worker owns, retire its instances, and keep copies away from it."""
+        if request.worker not in self.fleet.workers:
+            raise unknown_worker(request.worker, self.fleet)
+        draining = self.registry.draining - {request.worker}
+        if not request.undo:
+            draining |= {request.worker}
+            if not set(self.fleet.workers) - draining:
+                raise Refused(
+                    f"worker {request.worker} is the last one that is not drained",
+                    remedy="let another one have vnodes again: `rhinoctl drain WORKER --undo`",
+                )
+        begun: tuple[views.OperationView, ...] = ()
+        if not request.undo:
+            targets = [worker for worker in self.fleet.live() if worker not in draining]
+            kind, dry_run = hm.Kind.DRAIN, request.dry_run
+            begun = self._emptied(kind, request.worker, None, targets, dry_run=dry_run)
+        if not request.dry_run:
+            self.registry.put_draining(draining)
+        return begun
+
+    def _emptied(
+        self,
+        kind: hm.Kind,
+        target: str,
+        to: str | None,
+        targets: Sequence[WorkerId],
+        *,
+        dry_run: bool,
+    ) -> tuple[views.OperationView, ...]:
+        """Plan for every job before the first one begins."""
+        plans = []
+        for job in self.registry.jobs.values():
+            if job.deleted:
+                continue
+            epoch = self.jobs.epoch(job)
+            origins = frozenset(i for i, w in epoch.instances.items() if target in (i, w))
+            owned = any(epoch.owned_by(i) for i in origins)
+            if not owned and (kind is hm.Kind.SWITCHOVER or not origins):
+                continue
+            document = self._idle(job.spec.name, dry_run=dry_run)
+            plan = plan_switchover(
+                epoch,
+                origins,
+                targets,
+                to=to,
+                retire=kind is hm.Kind.DRAIN,
+                behind=self.groups.behind(document.spec.uid),
+            )
+            if plan is None:
+                raise Refused(
+                    f"job {document.spec.name} has no other worker or instance for what {target}"
+                    f" owns{f': {to}' if to else ''}",
+                    remedy="name another one with --to, or add workers to the cluster",
+                )
+            plans.append((document, epoch, plan))
+        known = any(target in self.jobs.epoch(d).instances for d in self.registry.jobs.values())
+        if target not in self.fleet.workers and not known:
+            raise unknown_worker(target, self.fleet)
+        return tuple(self._begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
+
+    def checkpoint(
+        self, document: JobDocument, request: views.CheckpointRequest
+    ) -> views.CheckpointView:
+        """Ask for a checkpoint of every vnode that has changed, or how far they are. A checkpoint
+        never has an unreleased batch, so it is asked up to the newest released one."""
+        uid, epoch = document.spec.uid, self.jobs.epoch(document)
+        reports = self.fleet.reports(uid)
+        through = request.through
+        if through is None:
+            through = max((r.released for r in reports.values()), default=BASE)
+        self.asked[uid] = (through, self.clock.monotonic() + limits.CHECKPOINT_WISH_S)
+
+        def covered(worker: WorkerId, vnode: Vnode) -> bool:
+            report = reports.get(worker)
+            copy = report.vnodes.get(vnode) if report is not None else None
+            return copy is not None and copy.covers is not None and copy.covers >= through
+
+        vnodes = [Vnode(v) for v in epoch.vnodes()]
+        return views.CheckpointView(
+            job=document.spec.name,
+            through=through,
+            vnodes=len(vnodes),
+            done=sum(covered(epoch.owner_worker(v), v) for v in vnodes),
+            replicated=sum(all(covered(w, v) for w in epoch.full_holders(v)) for v in vnodes),
+        )
+
+    def _targets(self) -> list[WorkerId]:
+        """The live workers that may get vnodes."""
+        return [w for w in self.fleet.live() if w not in self.registry.draining]
+
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
-        """Ask for the old layout; what is past its marker completes instead."""
+        """Ask for the old layout; what is past its marker completes instead. Raises Refused for a
+        failover, which has no way back."""
+        if op in self.registry.failovers:
+            raise Refused(
+                f"failover {op} has no way back: the cut may be decided already",
+                remedy="it ends by itself; `rhinoctl switchover` moves vnodes back after it",
+            )
         document = self.registry.operation(op)
         event = hm.AbortAsked(reason=request.reason or "asked for")
         return self._step(document, event).view
 
     def _idle(self, name: str, *, dry_run: bool) -> JobDocument:
         document = self.registry.job(name)
-        running = self.registry.running(document.spec.uid)
+        uid = document.spec.uid
+        recovering = self.registry.recovering(uid)
+        if recovering is not None and not dry_run:
+            raise Busy(
+                f"failover {recovering.view.id} of job {name} is {recovering.view.phase.value}",
+                remedy=f"wait for it: `rhinoctl op show {recovering.view.id}`",
+            )
+        running = self.registry.running(uid)
         if running is not None and not dry_run:
             view = running.view
             raise Busy(
@@ -167,10 +292,14 @@ class Operations:
                 document = self.registry.put_job(
                     replace(document, epoch=facts.epoch, epoch_from=facts.epoch_from)
                 )
+            recovering = self.failovers.tick(document, facts, self.groups.behind)
             running = self.registry.running(uid)
-            if running is not None:
+            if running is not None and recovering is not None:
+                running = self._step(running, hm.AbortAsked(reason=recovering.failover.why))
+            if running is not None and not running.handover.ended:
                 running = self._step(running, hm.Observed(facts=facts))
-            self._offer(document, facts, running)
+            self._offer(document, facts, running, recovering)
+        self.failovers.measure()
         for done in list(self.registry.operations.values()):
             if done.view.phase is hm.Phase.COMPLETE and done.view.pause_ms is None:
                 self._measure(done)
@@ -253,15 +382,21 @@ class Operations:
         return known.at if known is not None else {}
 
     def _offer(
-        self, document: JobDocument, facts: hm.Facts, running: OperationDocument | None
+        self,
+        document: JobDocument,
+        facts: hm.Facts,
+        running: OperationDocument | None,
+        recovering: FailoverDocument | None,
     ) -> None:
         """What the holder of the session is offered; without a live one, the controller writes."""
         uid = document.spec.uid
         proposal: Epoch | None
-        if running is not None and not running.handover.ended:
+        if recovering is not None and recovering.failover.phase is hm.Phase.ARMED:
+            proposal, active = recovering.failover.proposal, True
+        elif running is not None and not running.handover.ended:
             proposal, active = running.handover.proposal, True
         else:
-            proposal = lowered(facts.epoch, document.spec.replication)
+            proposal = self.groups.next(document, facts.epoch)
             active = proposal is not None
             if not self._is_released(uid, facts):
                 proposal = None
@@ -285,14 +420,22 @@ class Operations:
         """All that is wished of a worker, complete each time."""
         wished = []
         for document in self.registry.jobs.values():
+            spec, epoch = document.spec, self.jobs.epoch(document)
             if document.deleted:
-                wished.append(m.DesiredJob(spec=document.spec, dropped=True))
+                wished.append(m.DesiredJob(spec=spec, dropped=True))
             elif self._has_left(document, worker):
-                epoch = self.jobs.epoch(document)
-                wished.append(m.DesiredJob(spec=document.spec, left=epoch.number))
+                keep = self.groups.wants(document, epoch, worker)
+                wished.append(m.DesiredJob(spec=spec, left=epoch.number, keep=keep))
             elif worker in self._concerned(document):
                 wished.append(self._wish(document, worker))
+            elif self._is_outcast(document, worker):
+                wished.append(m.DesiredJob(spec=spec, left=epoch.number, keep=True))
         return tuple(wished)
+
+    def _is_outcast(self, document: JobDocument, worker: WorkerId) -> bool:
+        """Whether a worker is back that was given up: it shall run nothing, and keep its files
+        until it is known whether they are of use."""
+        return worker in self.fleet.reports(document.spec.uid)
 
     def _concerned(self, document: JobDocument) -> set[WorkerId]:
         epoch = self.jobs.epoch(document)
@@ -326,14 +469,36 @@ class Operations:
             placed |= {i for i, w in state.instances.items() if w == worker}
             placed |= self._origins_on(worker, running)
             warm = tuple(
-                m.Warm(vnode=vnode, instance=target, sources=_sources(epoch, vnode, worker))
+                m.Warm(vnode=vnode, instance=target, sources=sources_of(epoch, vnode, worker))
                 for vnode, target in sorted(hm.warm_wishes(state).items())
                 if state.instances[target] == worker
             )
             checkpoint = self._copied_from(worker, epoch, hm.warm_wishes(state), state)
         return m.DesiredJob(
-            spec=spec, instances=tuple(sorted(placed)), warm=warm, checkpoint=checkpoint
+            spec=spec,
+            instances=tuple(sorted(placed)),
+            warm=warm,
+            hold=self.groups.holds(epoch, worker),
+            checkpoint=(*checkpoint, *self._fresh(spec.uid, epoch, worker)),
         )
+
+    def _fresh(self, uid: JobUid, epoch: Epoch, worker: WorkerId) -> tuple[Vnode, ...]:
+        """Vnodes owned on a worker that somebody is about to copy, or has asked a checkpoint of."""
+        through, until = self.asked.get(uid, (BASE, 0.0))
+        report = self.fleet.reports(uid).get(worker)
+        if report is not None and self.clock.monotonic() < until:
+            return tuple(
+                v
+                for v, copy in sorted(report.vnodes.items())
+                if epoch.owner_worker(v) == worker and (copy.covers or BASE) < through
+            )
+        copied = {
+            vnode
+            for other in epoch.listeners()
+            for vnode in epoch.held_by(other)
+            if epoch.role_of(other, vnode) is Role.JOINING
+        }
+        return tuple(v for v in sorted(copied) if epoch.owner_worker(v) == worker)
 
     def _origins_on(self, worker: WorkerId, running: OperationDocument) -> set[InstanceId]:
         """Origins here, retired ones too: they stay to tell when they applied the marker's batch,
@@ -360,10 +525,6 @@ class Operations:
             if new and epoch.owner_worker(vnode) == worker:
                 copying.append(vnode)
         return tuple(copying)
-
-
-def _sources(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:
-    return {w: epoch.workers[w] for w in epoch.full_holders(vnode) if w != worker}
 
 
 def _progress(state: hm.Handover, moved: int, of: int, following: int) -> str:

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rhinoctl import limits
+from rhinoctl.control.failovers import Failovers
 from rhinoctl.control.fleet import Fleet, Seen
+from rhinoctl.control.groups import Groups
 from rhinoctl.control.jobs import Jobs
 from rhinoctl.control.registry import JobDocument, Registry
-from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.ids import InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
@@ -24,6 +26,8 @@ class Overview:
     registry: Registry
     fleet: Fleet
     jobs: Jobs
+    groups: Groups
+    failovers: Failovers
     clock: Clock
     store_fault: str = ""
 
@@ -36,6 +40,8 @@ class Overview:
             *_store_findings(self.store_fault),
             *_worker_findings(workers, self.fleet),
             *_job_findings(jobs, away),
+            *self._copies(jobs),
+            *self._braked(),
         )
         down = sum(worker.health is views.Health.DOWN for worker in workers)
         health = views.Health.OK
@@ -50,6 +56,26 @@ class Overview:
             findings=findings,
         )
 
+    def _copies(self, jobs: Iterable[views.JobView]) -> Iterable[views.Finding]:
+        for job in jobs:
+            if job.lacking:
+                copies = "copy is" if job.lacking == 1 else "copies are"
+                yield views.Finding(
+                    what=f"job {job.name}: {job.lacking} {copies} lacking of"
+                    f" {job.vnodes * job.replication} besides the owners'",
+                    remedy=f"they are made by themselves if there is a place: see"
+                    f" `rhinoctl groups show {job.name}`",
+                )
+
+    def _braked(self) -> Iterable[views.Finding]:
+        for uid, reason in self.failovers.braked.items():
+            document = self.registry.jobs.get(uid)
+            if document is not None and not document.deleted:
+                yield views.Finding(
+                    what=f"job {document.spec.name}: no failover by itself: {reason}",
+                    remedy="bring the workers back, or go on by hand: `rhinoctl failover WORKER`",
+                )
+
     def job_list(self) -> views.JobList:
         """All jobs, by name."""
         known = [d for d in self.registry.jobs.values() if not d.deleted]
@@ -59,11 +85,7 @@ class Overview:
 
     def operation_list(self) -> views.OperationList:
         """All operations that are kept, the newest first."""
-        documents = sorted(
-            self.registry.operations.values(),
-            key=lambda d: -int(d.handover.op.removeprefix("op-")),
-        )
-        return views.OperationList(operations=tuple(d.view for d in documents))
+        return views.OperationList(operations=self.registry.views())
 
     def job(self, document: JobDocument) -> views.JobView:
         """One job, with its instances and chains as last reported."""
@@ -73,7 +95,6 @@ class Overview:
         decided = [r.decided.position.time for r in reports.values() if r.decided is not None]
         batch = max((time for time in decided if time.batch >= 0), default=None)
         marks = max((r.watermarks for r in reports.values()), key=_event_time, default=None)
-        running = self.registry.running(spec.uid)
         return views.JobView(
             name=spec.name,
             uid=spec.uid,
@@ -95,9 +116,19 @@ class Overview:
                 for v in epoch.vnodes()
                 if epoch.routes[v].members
             },
-            operation=running.handover.op if running is not None else None,
+            operation=self._under_way(spec.uid),
             query_id=document.query_id,
+            lacking=self.groups.lacking(document, epoch),
+            losses=self.groups.losses(document, epoch) if spec.replication else (),
+            fetched_bytes=sum(r.fetched_bytes for r in reports.values()),
+            applied_bytes=sum(r.applied_bytes for r in reports.values()),
         )
+
+    def _under_way(self, uid: JobUid) -> OpId | None:
+        recovering, running = self.registry.recovering(uid), self.registry.running(uid)
+        if recovering is not None:
+            return recovering.failover.op
+        return running.handover.op if running is not None else None
 
     def _worker(self, name: WorkerId, seen: Seen) -> views.WorkerView:
         now = self.clock.monotonic()
@@ -109,6 +140,7 @@ class Overview:
             len([v for v in epoch.vnodes() if epoch.owner_worker(Vnode(v)) == name])
             for epoch in map(self.jobs.epoch, known)
         )
+        held = sum(len(self.jobs.epoch(d).held_by(name)) for d in known)
         return views.WorkerView(
             id=name,
             address=seen.address,
@@ -119,6 +151,8 @@ class Overview:
             instances=sum(len(j.instances) for j in report.jobs.values()) if report else 0,
             vnodes_owned=owned,
             log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
+            vnodes_held=held - owned,
+            draining=name in self.registry.draining,
         )
 
 

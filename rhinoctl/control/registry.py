@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from rhinoctl import limits
 from rhinoctl.errors import UnknownJob, UnknownOperation
-from rhinoctl.ids import BASE, BatchTime, JobUid, OpId
+from rhinoctl.ids import BASE, BatchTime, JobUid, OpId, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import Handover
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Store, WriteBatch
+from rhinoctl.protocol.recovery import Failover
 from rhinoctl.protocol.views import OperationView
 
 
@@ -47,8 +48,16 @@ class OperationDocument:
     view: OperationView
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverDocument:
+    """A failover: the machine's state, and what people see of it."""
+
+    failover: Failover
+    view: OperationView
+
+
 class Registry:
-    """Jobs and operations over a store."""
+    """Jobs, operations and the cluster's own wishes over a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -60,6 +69,14 @@ class Registry:
         for _, value in store.scan(b"op/", b"op0"):
             operation: OperationDocument = codec.loads(OperationDocument, value)
             self.operations[operation.handover.op] = operation
+        self.failovers: dict[OpId, FailoverDocument] = {}
+        for _, value in store.scan(b"failover/", b"failover0"):
+            failover: FailoverDocument = codec.loads(FailoverDocument, value)
+            self.failovers[failover.failover.op] = failover
+        drained = store.get_many([_DRAINING])[0]
+        self.draining: frozenset[WorkerId] = frozenset()
+        if drained is not None:
+            self.draining = codec.loads(frozenset[WorkerId], drained)
 
     def job(self, name: str) -> JobDocument:
         """The job of a name. Raises UnknownJob, naming those that exist."""
@@ -104,19 +121,51 @@ class Registry:
     def put_operation(self, handover: Handover, view: OperationView) -> OperationDocument:
         """Persist an operation; the oldest ended ones go beyond the number that is kept."""
         document = OperationDocument(handover=handover, view=view)
-        others = [op for op, d in self.operations.items() if d.handover.ended and op != handover.op]
-        gone = sorted(others, key=_number)[: -limits.OPERATIONS_KEPT]
-        self._store.write(
-            WriteBatch(
-                [_operation_key(handover.op)],
-                [codec.dumps(document)],
-                [_operation_key(op) for op in gone],
-            )
-        )
+        ended = [op for op, d in self.operations.items() if d.handover.ended and op != handover.op]
+        gone = self._write("op", handover.op, codec.dumps(document), ended)
         self.operations[handover.op] = document
         for op in gone:
             del self.operations[op]
         return document
+
+    def put_failover(self, failover: Failover, view: OperationView) -> FailoverDocument:
+        """Persist a failover, as `put_operation`."""
+        document = FailoverDocument(failover=failover, view=view)
+        ended = [op for op, d in self.failovers.items() if d.failover.ended and op != failover.op]
+        gone = self._write("failover", failover.op, codec.dumps(document), ended)
+        self.failovers[failover.op] = document
+        for op in gone:
+            del self.failovers[op]
+        return document
+
+    def _write(self, kind: str, op: OpId, value: bytes, ended: list[OpId]) -> list[OpId]:
+        gone = sorted(ended, key=_number)[: -limits.OPERATIONS_KEPT]
+        deletes = [_key(kind, each) for each in gone]
+        self._store.write(WriteBatch([_key(kind, op)], [value], deletes))
+        return gone
+
+    def put_draining(self, workers: frozenset[WorkerId]) -> None:
+        """Persist which workers are to be empty."""
+        self._store.write(WriteBatch([_DRAINING], [codec.dumps(workers)]))
+        self.draining = workers
+
+    def recovering(self, job: JobUid) -> FailoverDocument | None:
+        """The job's failover that has not ended."""
+        for document in self.failovers.values():
+            if document.failover.job == job and not document.failover.ended:
+                return document
+        return None
+
+    def view(self, op: str) -> OperationView:
+        """An operation or a failover as people see it. Raises UnknownOperation."""
+        failover = self.failovers.get(OpId(op))
+        return self.operation(op).view if failover is None else failover.view
+
+    def views(self) -> tuple[OperationView, ...]:
+        """All operations that are kept, the newest first."""
+        found = [d.view for d in self.operations.values()]
+        found += [d.view for d in self.failovers.values()]
+        return tuple(sorted(found, key=lambda view: -_number(view.id)))
 
     def running(self, job: JobUid) -> OperationDocument | None:
         """The job's operation that has not ended."""
@@ -127,7 +176,7 @@ class Registry:
 
     def next_operation(self) -> OpId:
         """An id that was not given before."""
-        numbers = [_number(op) for op in self.operations]
+        numbers = [_number(op) for op in (*self.operations, *self.failovers)]
         return OpId(f"op-{max(numbers, default=0) + 1}")
 
     def next_session(self, uid: JobUid) -> int:
@@ -140,5 +189,8 @@ def _number(op: OpId) -> int:
     return int(op.removeprefix("op-"))
 
 
-def _operation_key(op: OpId) -> bytes:
-    return f"op/{_number(op):012d}".encode()
+def _key(kind: str, op: OpId) -> bytes:
+    return f"{kind}/{_number(op):012d}".encode()
+
+
+_DRAINING = b"cluster/draining"

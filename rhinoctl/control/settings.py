@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rhinoctl import limits
 from rhinoctl.errors import NotRunning
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
@@ -13,8 +14,10 @@ from rhinoctl.protocol import codec
 class ControllerSettings:
     """A controller: its cluster, its store, where it listens, and the inventory of workers.
 
-    `listen` is ``unix:///path`` or ``http://127.0.0.1:port``; `parent` the process id with which
-    the controller shall end, 0 if it stands alone.
+    `listen` is ``unix:///path`` or ``http://127.0.0.1:port``; `lease_s` and `agent_restart_s` are
+    those of `rhinoctl.protocol.liveness`, `auto_failover` says whether to act on its verdicts
+    without being asked; `parent` is the process id with which the controller shall end, 0 if it
+    stands alone.
     """
 
     cluster: str
@@ -22,6 +25,9 @@ class ControllerSettings:
     listen: str
     token_file: str
     workers: Mapping[WorkerId, str]
+    lease_s: float = limits.LEASE_OF_WORKER_S
+    agent_restart_s: float = limits.AGENT_RESTART_S
+    auto_failover: bool = True
     parent: int = 0
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch, with_cut
-from rhinoctl.protocol.placement import instance_order
+from rhinoctl.protocol.placement import fresh_instance, instance_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class GivenUp:
     def within(self, epoch: Epoch) -> "GivenUp":
         """What of it still has a part in an epoch."""
         return GivenUp(
-            workers=self.workers & epoch.workers.keys(),
-            instances=self.instances & epoch.instances.keys(),
+            workers=self.workers & frozenset(epoch.workers),
+            instances=self.instances & frozenset(epoch.instances),
         )
 
 
@@ -161,10 +161,7 @@ def _instance_on(
     here = [i for i, at in placed.items() if at == worker]
     named = [i for i in here if i in to]
     if not here:
-        number = 0
-        while InstanceId(f"i{number}") in {*placed, *epoch.instances, *gone.instances}:
-            number += 1
-        fresh = InstanceId(f"i{number}")
+        fresh = fresh_instance({*placed, *epoch.instances, *gone.instances})
         placed[fresh], owned[fresh] = worker, 0
         here = [fresh]
     return min(named or here, key=lambda i: (owned[i], instance_order(i)))

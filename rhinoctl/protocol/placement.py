@@ -103,3 +103,55 @@ def balancing_moves(epoch: Epoch, placed: Mapping[InstanceId, WorkerId]) -> dict
         lack[target] -= 1
         moves[vnode] = target
     return moves
+
+
+def plan_switchover(
+    epoch: Epoch,
+    origins: frozenset[InstanceId],
+    workers: Sequence[WorkerId],
+    *,
+    to: str | None = None,
+    retire: bool = False,
+    behind: Mapping[tuple[WorkerId, Vnode], int] | None = None,
+) -> Plan | None:
+    """A plan in which some instances own nothing any more (and, with `retire`, are no more).
+
+    A vnode goes to a worker of `workers` (or to the worker or instance `to`) on which no origin is:
+    to a full member that is behind the least, else to any; then to the instance that owns the
+    fewest. A worker without an instance of the job gets one. None if there is nowhere to go.
+    """
+    left = {epoch.instances[i] for i in origins}
+    named = epoch.instances.get(InstanceId(to or ""))
+    allowed = [w for w in workers if (w not in left and to in (None, w)) or w == named]
+    placed = {i: w for i, w in epoch.instances.items() if i not in origins or not retire}
+    owned = {i: len(epoch.owned_by(i)) for i in placed if i not in origins}
+    lag, moves = behind or {}, dict[Vnode, InstanceId]()
+    if not allowed or named in left:
+        return None
+    for v in epoch.vnodes():
+        vnode = Vnode(v)
+        if epoch.routes[v].owner not in origins:
+            continue
+
+        def cost(worker: WorkerId, vnode: Vnode = vnode) -> tuple[bool, int, int, WorkerId]:
+            full = epoch.role_of(worker, vnode) is Role.FULL
+            here = [owned[i] for i in owned if placed[i] == worker]
+            return (not full, lag.get((worker, vnode), 0), min(here, default=0), worker)
+
+        worker = min(allowed, key=cost)
+        here = [i for i in owned if placed[i] == worker and (worker != named or i == to)]
+        if not here:
+            fresh = fresh_instance({*epoch.instances, *placed})
+            placed[fresh], owned[fresh] = worker, 0
+            here = [fresh]
+        moves[vnode] = min(here, key=lambda i: (owned[i], instance_order(i)))
+        owned[moves[vnode]] += 1
+    return Plan(before=epoch.instances, instances=placed, moves=moves)
+
+
+def fresh_instance(taken: set[InstanceId]) -> InstanceId:
+    """The first name that no instance has."""
+    number = 0
+    while InstanceId(f"i{number}") in taken:
+        number += 1
+    return InstanceId(f"i{number}")

@@ -219,10 +219,12 @@ class LossView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as people see it. `lacking` is how many copies are missing to `replication` for each
-    vnode; `fetched_bytes` of checkpoints went over the network for the `applied_bytes` of rows that
-    owners have applied, since the agents started. `watermark_ms` is the event time up to which windows are over, in
-    unix milliseconds; None for an operator without one, or before the first rows."""
+    """A job as people see it. `watermark_ms` is the event time up to which windows are over, in
+    unix milliseconds; None for an operator without one, or before the first rows.
+
+    `lacking` is how many copies are missing to `replication` for each vnode. `fetched_bytes` of
+    checkpoints went over the network for the `applied_bytes` of rows that owners have applied,
+    since the agents started."""
 
     name: JobName
     uid: JobUid

@@ -76,6 +76,7 @@ class BatchDriver:
         self._revision = 0
         self._wake = 0
         self._superseded = False
+        self._suspected: dict[WorkerId, float] = {}
         self._closing = threading.Event()
         self._ear: threading.Thread | None = None
 
@@ -105,6 +106,7 @@ class BatchDriver:
                 addresses=self._workers,
                 stage=stage,
                 proposal=self._offered,
+                silent=self.suspect,
             )
             state = run.run()
             seconds = {phase.value: spent for phase, spent in run.seconds.items()}
@@ -172,6 +174,26 @@ class BatchDriver:
         """The newest proposal, as the batch machine asks for it when rows are staged."""
         with self._lock:
             return self._proposal
+
+    def suspect(self, worker: WorkerId) -> None:
+        """A worker was not reached: have the controller look at it now, without waiting for that.
+        One that is told already is not told again for a while."""
+        now = self._clock.monotonic()
+        with self._lock:
+            lineage = self._lineage
+            if lineage is None or now < self._suspected.get(worker, 0.0):
+                return
+            self._suspected[worker] = now + limits.SUSPECT_EVERY_S
+        suspicion = views.Suspicion(session=lineage.session, worker=worker)
+        threading.Thread(
+            target=self._tell, args=(suspicion,), name="rhino-suspect", daemon=True
+        ).start()
+
+    def _tell(self, suspicion: views.Suspicion) -> None:
+        try:
+            self._client.suspect(self._name, suspicion)
+        except RhinoError as fault:
+            log.info("suspicion-not-told worker=%s code=%s", suspicion.worker, fault.code)
 
     def _listen(self) -> None:
         """Poll for offers until closed. While the controller is down batches go on without."""

@@ -25,6 +25,7 @@ def fetch_output(
     addresses: Mapping[str, str],
     token: Secret,
     *,
+    patience_s: float = limits.APPLY_DEADLINE_S,
     send: Call = call,
     now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
@@ -33,12 +34,12 @@ def fetch_output(
 
     A worker that was started again since it applied the batch has lost the output, and does not
     know yet that the batch is decided: it is told again, and makes it again. Raises
-    WorkerUnreachable after `APPLY_DEADLINE_S`.
+    WorkerUnreachable after `patience_s`: it may be lost, and somebody else have the output.
     """
     address = Address(addresses[name.worker])
     fetch = m.FetchOutput(header=header, instance=name.instance, time=name.time, part=name.part)
     apply = m.Apply(header=header, record=record)
-    deadline = now() + limits.APPLY_DEADLINE_S
+    deadline = now() + patience_s
     while True:
         try:
             answer, payload = send(address, fetch, token=token, timeout_s=limits.OUTPUT_TIMEOUT_S)

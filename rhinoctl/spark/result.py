@@ -1,6 +1,7 @@
 """What the user's ``then`` gets of a batch: Arrow in the driver, or a lazy frame."""
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from rhinoctl import limits
+from rhinoctl.errors import WorkerUnreachable
 from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.records import RecordId
@@ -22,16 +24,21 @@ class Result:
     """The rows that a batch put out, after it was applied.
 
     It may be handed over again with the same batch id, with the same rows: `then` must bear that,
-    as Spark says of `foreachBatch`. `state` has the decision record and where the batch stands.
+    as Spark says of `foreachBatch`. `state` has the decision record and where the batch stands;
+    `again` finds out anew who has the outputs, once one of those is lost.
     """
 
     spark: SparkSession
     schema: pa.Schema
-    header: m.Header
-    outputs: tuple[m.OutputName, ...]
-    addresses: dict[str, str]
     token: Secret
     state: batches.BatchState
+    addresses: dict[str, str]
+    again: "Callable[[], Result]"
+
+    @property
+    def outputs(self) -> tuple[m.OutputName, ...]:
+        """The parts of the result, by who has them."""
+        return self.state.outputs
 
     @property
     def rows(self) -> int:
@@ -40,7 +47,18 @@ class Result:
 
     @cached_property
     def arrow(self) -> pa.Table:
-        """The whole result in the driver's memory."""
+        """The whole result in the driver's memory. Raises WorkerUnreachable if it is nowhere."""
+        deadline = time.monotonic() + limits.APPLY_DEADLINE_S
+        result = self
+        while True:
+            try:
+                return result._fetched()
+            except WorkerUnreachable:
+                if time.monotonic() >= deadline:
+                    raise
+                result = self.again()
+
+    def _fetched(self) -> pa.Table:
         wanted = self._wanted()
         if len(wanted) <= 1:
             tables = [self._fetch(name) for name in wanted]
@@ -57,14 +75,25 @@ class Result:
         names = self._wanted()
         schema = from_arrow_schema(self.schema)
         return self.spark.range(len(names), numPartitions=len(names)).mapInArrow(
-            _fetcher(names, self._record, self.header, self.addresses, self.token), schema
+            _fetcher(names, self._record, self._header, self.addresses, self.token), schema
         )
 
     def _wanted(self) -> list[m.OutputName]:
         return [name for name in self.outputs if name.rows]
 
     def _fetch(self, name: m.OutputName) -> pa.Table:
-        return fetch_output(name, self._record, self.header, self.addresses, self.token)
+        return fetch_output(
+            name,
+            self._record,
+            self._header,
+            self.addresses,
+            self.token,
+            patience_s=limits.OUTPUT_PATIENCE_S,
+        )
+
+    @property
+    def _header(self) -> m.Header:
+        return self.state.lineage.header()
 
     @property
     def _record(self) -> RecordId:

@@ -135,8 +135,7 @@ class Rhino:
                 self._bell.raise_above(marker_of(facts.end_offsets))
                 with self._lock:
                     bound = self._bound = self._bound or self._bind(operator, frame)
-                decided = self._decide(bound, frame, facts)
-                result = self._result(bound, decided)
+                result = self._result(bound, frame, facts)
             except RhinoError as fault:
                 self.fault = fault
                 raise
@@ -215,19 +214,19 @@ class Rhino:
         self.last = bound.driver.decide(facts, run_stage, takeover=self._takeover)
         return self.last
 
-    def _result(self, bound: _Bound, decided: Decided) -> Result:
-        state = decided.state
+    def _result(self, bound: _Bound, frame: DataFrame, facts: BatchFacts) -> Result:
+        """The batch's result once it is applied; asked again, who has it then."""
+        state = self._decide(bound, frame, facts).state
         record = state.record
         assert record is not None
         workers = {**record.next_epoch.workers, **state.lineage.epoch.workers}
         return Result(
             spark=self._spark,
             schema=bound.operator.result_schema,
-            header=state.lineage.header(),
-            outputs=state.outputs,
-            addresses={str(name): at for name, at in workers.items()},
             token=self._token,
             state=state,
+            addresses={str(name): at for name, at in workers.items()},
+            again=partial(self._result, bound, frame, facts),
         )
 
     def close(self) -> None:

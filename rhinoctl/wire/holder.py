@@ -27,12 +27,17 @@ def _no_proposal() -> Epoch | None:
     return None
 
 
+def _nobody_cares(worker: WorkerId) -> None:
+    """For a run of which nobody is told who is silent."""
+
+
 class BatchRun:
     """One batch, or one epoch change, on its way to DONE or FAILED.
 
     `addresses` are those of the inventory, for workers that no epoch at hand names any more.
     `stage` blocks while the Spark job runs. `proposal` is asked for the controller's newest offer
-    when the rows are staged, just before the record is written.
+    when the rows are staged, just before the record is written, and in between for a cut.
+    `silent` hears of workers from which no answer came.
     """
 
     def __init__(
@@ -45,19 +50,23 @@ class BatchRun:
         addresses: Mapping[WorkerId, str] | None = None,
         stage: StageFn = _nothing_to_stage,
         proposal: ProposalFn = _no_proposal,
+        silent: Callable[[WorkerId], object] = _nobody_cares,
     ) -> None:
         self._wire = wire
         self._clock = clock
         self._addresses = addresses or {}
         self._stage = stage
         self._proposal = proposal
+        self._silent = silent
         self._requests: dict[int, WorkerId] = {}
         self._timers: list[tuple[float, int, batches.Send]] = []
         self._serial = itertools.count()
         self._deadline = clock.monotonic()
         self.seconds: dict[batches.Phase, float] = {}
         self._entered = clock.monotonic()
-        self.state, effects = batches.begin(lineage, task)
+        offered = proposal()
+        cut = offered if offered is not None and offered.is_cut else None
+        self.state, effects = batches.begin(lineage, task, cut)
         self._carry_out(effects)
 
     @property
@@ -79,13 +88,17 @@ class BatchRun:
         if worker is None or self.state.ended:
             return worker is not None
         if envelope.message is None:
+            self._silent(worker)
             self._event(batches.Lost(worker=worker, detail=envelope.detail))
         else:
             self._event(batches.Answered(worker=worker, message=envelope.message))
         return True
 
     def tick(self) -> None:
-        """Send what is due, and end the phase if its deadline has passed."""
+        """Take up a cut, send what is due, and end the phase if its deadline has passed."""
+        offered = self._proposal()
+        if offered is not None and offered.is_cut and not self.state.ended:
+            self._event(batches.Proposed(epoch=offered))
         now = self._clock.monotonic()
         while self._timers and self._timers[0][0] <= now and not self.state.ended:
             self._send(heapq.heappop(self._timers)[2])
@@ -150,7 +163,7 @@ class BatchRun:
         yield from (record.next_epoch for record in records)
 
     def run(self) -> batches.BatchState:
-        """Step until the batch has ended."""
+        """Step until the batch has ended; looking often, for what is awaited may be given up."""
         while not self.state.ended:
-            self.step(limits.LOOP_WAIT_S)
+            self.step(limits.CUT_LOOK_S)
         return self.state

@@ -89,6 +89,8 @@ class World:
         workers: int = 3,
         vnodes: int = 8,
         instances: int = 2,
+        replication: int = 0,
+        auto_failover: bool = True,
         faults: Faults = QUIET,
         workload: Workload | None = None,
         leisure: float = 1.0,
@@ -96,6 +98,8 @@ class World:
         self.cluster = "c"
         self.vnodes = vnodes
         self.instances = instances
+        self.replication = replication
+        self.auto_failover = auto_failover
         self.leisure = leisure
         self.workload = workload or Workload(vnodes=vnodes, of=vnodes)
         self.chance = Random(seed)
@@ -132,11 +136,21 @@ class World:
             listen="listen",
             token_file="token",
             workers={name: host.address for name, host in self.hosts.items()},
+            auto_failover=self.auto_failover,
         )
         self.controller = Controller(
-            settings, clock=self.clock, wire=wire, store=ProcessStore(self._store, process)
+            settings,
+            clock=self.clock,
+            wire=wire,
+            store=ProcessStore(self._store, process),
+            listening=self._listening,
         )
         self.schedule.add("controller", wire.inner, self._controller_life(self.controller))
+
+    def _listening(self, beacon: str) -> bool:
+        """Whether an instance listens at an address (`rhinoctl.wire.beacon`)."""
+        running = (one for host in self.hosts.values() for one in host.instances.values())
+        return any(one.settings.listen == beacon for one in running)
 
     def _controller_life(self, controller: Controller) -> Generator[float, None, None]:
         try:
@@ -207,6 +221,25 @@ class World:
         """Ask for a rescale."""
         request = views.RescaleRequest(instances=instances)
         return self.call(lambda c: c.rescale(job, request)).id
+
+    def failover(self, target: str, **more: Any) -> tuple[views.OperationView, ...]:
+        """Ask for a failover."""
+        request = views.FailoverRequest(target=target, **more)
+        return self.call(lambda c: c.failover(request)).operations
+
+    def switchover(self, target: str, to: str | None = None) -> tuple[views.OperationView, ...]:
+        """Ask for a switchover."""
+        request = views.SwitchoverRequest(target=target, to=to)
+        return self.call(lambda c: c.switchover(request)).operations
+
+    def drain(self, worker: str) -> tuple[views.OperationView, ...]:
+        """Ask for a drain."""
+        request = views.DrainRequest(worker=WorkerId(worker))
+        return self.call(lambda c: c.drain(request)).operations
+
+    def groups(self, job: JobName = JOB) -> views.GroupsView:
+        """The replica groups, as the controller shows them."""
+        return self.call(lambda c: c.groups(job, views.GroupsRequest()))
 
     def abort(self, operation: OpId, reason: str = "a test") -> views.OperationView:
         """Ask for the old layout."""

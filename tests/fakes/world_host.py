@@ -120,6 +120,12 @@ class Host:
             self.kill_pid(pid)
         self.disk.crash(keep)
 
+    def lose(self) -> None:
+        """kill -9 of the agent and of all instances; the disk stays as it is."""
+        self.kill_agent()
+        for pid in list(self.instances):
+            self.kill_pid(pid)
+
     # --- instance processes: the agent's launcher ------------------------------------------------
 
     def start(self, settings_path: str, log_path: str) -> ProcessName:

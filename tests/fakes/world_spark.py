@@ -6,6 +6,7 @@ process that runs the query, again after every failure, with the real `BatchRun`
 
 import itertools
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ class Query:
             name=self.job,
             vnodes=self._world.vnodes,
             instances=self._world.instances,
-            replication=0,
+            replication=self._world.replication,
             operator=self.workload.spec(),
         )
         view = yield from self._call(lambda c: c.register(request), limits.START_WAIT_S + CALL_S)
@@ -182,14 +183,25 @@ class Query:
             directory.marks[batch] = directory.marks.get(batch - 1, 0) + self._woken
         self._woken = False
         self.process.touch("plan", after=True)
-        state = yield from self._decide(batch)
-        time = state.task.time
-        table = yield from self._fetched(state)
+        time, table = yield from self._result(batch)
         directory.outputs.setdefault(time, []).append(self.workload.totals(table))
         directory.inputs[time] = self.workload.rows(*directory.planned[batch])
         self.process.touch("then", after=True)
         directory.committed = batch
         self.process.touch("commit", after=True)
+
+    def _result(self, batch: int) -> Waits:
+        """As `Result.arrow`: who has the outputs is asked anew if one cannot be had."""
+        deadline = self._world.clock.monotonic() + limits.APPLY_DEADLINE_S
+        while True:
+            state = yield from self._decide(batch)
+            try:
+                table = yield from self._fetched(state)
+            except _Later as later:
+                if self._world.clock.monotonic() >= deadline:
+                    raise QueryFailed(f"the output of batch {batch} is gone") from later
+            else:
+                return state.task.time, table
 
     def _decide(self, batch: int) -> Waits:
         """As `rhinoctl.spark.driver.BatchDriver.decide`."""
@@ -211,6 +223,7 @@ class Query:
                 stage=self._stage,
                 proposal=lambda: self._proposal,
                 addresses=self._workers,
+                silent=self._suspect,
             )
             while not run.ended:
                 run.step(0.0)
@@ -226,6 +239,13 @@ class Query:
                 raise QueryFailed(f"batch {batch}: {fault.kind.value}: {fault.detail}")
             self._lineage = None
         raise QueryFailed(f"batch {batch}: fenced: {fault.detail}")
+
+    def _suspect(self, worker: WorkerId) -> None:
+        """As `rhinoctl.spark.driver.BatchDriver.suspect`."""
+        if self._lineage is not None:
+            suspicion = views.Suspicion(session=self._lineage.session, worker=worker)
+            with suppress(ConnectionError, RhinoError):
+                self._world.submit(lambda c: c.suspect(self.job, suspicion))
 
     def _session(self, batch: int) -> Waits:
         if self._lineage is not None:
@@ -314,17 +334,18 @@ class Query:
             self.process.touch(f"send {kind} {address}", after=True)
 
     def _fetched(self, state: batches.BatchState) -> Waits:
-        """The batch's result, as `Result.arrow`; where that sleeps, the others have their turns."""
+        """The batch's result; where fetching sleeps, the others have their turns. Raises _Later
+        after a while."""
         table = self.workload.bound().result_schema.empty_table()
-        deadline = self._world.clock.monotonic() + limits.APPLY_DEADLINE_S
+        deadline = self._world.clock.monotonic() + limits.OUTPUT_PATIENCE_S
         for name in state.outputs:
             piece = None
             while piece is None:
                 try:
                     piece = self._fetch(name, state)
-                except _Later as later:
+                except _Later:
                     if self._world.clock.monotonic() >= deadline:
-                        raise QueryFailed(f"the output of batch {name.time} is gone") from later
+                        raise
                     yield limits.RETRY_DELAY_S
             assert piece.num_rows == name.rows, name
             table = pa.concat_tables([table, piece])

@@ -1,0 +1,415 @@
+"""Failovers: from silence to heirs (design, section 8).
+
+The verdict on a worker is `rhinoctl.protocol.liveness`'s, the plan `rhinoctl.protocol.failover`'s,
+and the machine `rhinoctl.protocol.recovery`. This module gathers the evidence, persists what is
+given up before it is offered, and tells people.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from rhinoctl.control.fleet import Fleet, Seen
+from rhinoctl.control.groups import Groups
+from rhinoctl.control.jobs import Jobs
+from rhinoctl.control.registry import FailoverDocument, JobDocument, Registry
+from rhinoctl.errors import HealthyTarget, NoCopy, NoSuchWorkers, UnknownWorker, UsageError
+from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol import handover as hm
+from rhinoctl.protocol import recovery, views
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.failover import Choice, CutPlan, GivenUp, plan_cut
+from rhinoctl.protocol.liveness import Evidence, Past, Patience, Verdict, brake, judge
+from rhinoctl.protocol.ports import Clock
+from rhinoctl.protocol.recovery import Failover
+
+log = logging.getLogger("rhino.controller")
+
+NO_OPERATION = OpId("")
+"""Stands for the id of a failover that was only planned."""
+
+
+@dataclass(slots=True)
+class Failovers:
+    """Every job's failovers, and the verdicts on workers. `braked` says for which jobs the
+    controller leaves it to a person, and why; `listening` asks a beacon."""
+
+    registry: Registry
+    fleet: Fleet
+    jobs: Jobs
+    clock: Clock
+    patience: Patience
+    automatic: bool
+    listening: Callable[[str], bool]
+    braked: dict[JobUid, str] = field(default_factory=dict)
+    _started_at: float = 0.0
+    _verdicts: dict[WorkerId, Verdict] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._started_at = self.clock.monotonic()
+
+    # --- verdicts --------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Judge every worker by what is known now."""
+        for name, seen in self.fleet.workers.items():
+            verdict = judge(self._evidence(name, seen), self.patience)
+            if verdict is not self._verdicts.get(name, Verdict.ALIVE):
+                log.info("worker-verdict worker=%s verdict=%s %s", name, verdict.value, seen.detail)
+            self._verdicts[name] = verdict
+
+    def verdict(self, worker: WorkerId) -> Verdict:
+        """What a worker was last taken for."""
+        return self._verdicts.get(worker, Verdict.ALIVE)
+
+    def usable(self) -> frozenset[WorkerId]:
+        """The workers that may hold copies: not lost, not given up, not to be empty."""
+        given_up = {
+            worker
+            for document in self.registry.failovers.values()
+            if not document.failover.ended
+            for worker in document.failover.gone.workers
+        }
+        lost = {name for name in self.fleet.workers if self.verdict(name) is Verdict.LOST}
+        return frozenset(self.fleet.workers) - lost - given_up - self.registry.draining
+
+    def _evidence(self, name: WorkerId, seen: Seen) -> Evidence:
+        now = self.clock.monotonic()
+        beacons = seen.beacons()
+        alive = sum(map(self.listening, beacons)) if seen.refused else len(beacons)
+        decided = [
+            presence.batch_at
+            for document in self.registry.jobs.values()
+            if name in self.jobs.epoch(document).voters()
+            if (presence := self.jobs.presence(document.spec.uid)).batch_at is not None
+        ]
+        newest = max((at for at in decided if at is not None), default=None)
+        return Evidence(
+            silent_s=None if seen.at is None else now - seen.at,
+            up_s=now - self._started_at,
+            refused=seen.refused,
+            instances=len(beacons),
+            beacons=alive,
+            decided_s=None if newest is None else now - newest,
+        )
+
+    # --- by itself -------------------------------------------------------------------------------
+
+    def tick(
+        self,
+        document: JobDocument,
+        facts: hm.Facts,
+        behind: Callable[[JobUid], Mapping[tuple[WorkerId, Vnode], int]],
+    ) -> FailoverDocument | None:
+        """Begin what has to begin, and go on with what is under way; returns that."""
+        uid, epoch = document.spec.uid, facts.epoch
+        lost = frozenset(w for w in epoch.workers if self.verdict(w) is Verdict.LOST)
+        running = self.registry.recovering(uid)
+        gone = running.failover.gone.workers if running is not None else frozenset()
+        if lost - gone and self.automatic:
+            running = self._begin_automatic(document, facts, lost, running)
+        elif not lost:
+            self.braked.pop(uid, None)
+        if running is None:
+            return None
+        return self._step(running, facts, behind(uid))
+
+    def _begin_automatic(
+        self,
+        document: JobDocument,
+        facts: hm.Facts,
+        lost: frozenset[WorkerId],
+        running: FailoverDocument | None,
+    ) -> FailoverDocument | None:
+        uid = document.spec.uid
+        gone = GivenUp(workers=lost)
+        before = running.failover.gone if running is not None else GivenUp()
+        both = GivenUp(workers=lost | before.workers, instances=before.instances)
+        plan = plan_cut(facts.epoch, both)
+        reason = brake(
+            lost=len(both.workers),
+            workers=len(facts.epoch.workers),
+            decided=self._decided(uid),
+            past=() if running is not None else self._past(uid),
+        )
+        if plan.stranded:
+            reason = f"vnode {_listed(plan.stranded)} has no other whole copy"
+        if reason is not None:
+            if self.braked.get(uid) != reason:
+                log.warning(
+                    "failover-braked job=%s lost=%s %s", uid, ",".join(sorted(lost)), reason
+                )
+            self.braked[uid] = reason
+            return running
+        self.braked.pop(uid, None)
+        why = "; ".join(self._why(worker) for worker in sorted(lost - before.workers))
+        if running is None:
+            return self._begin(document, gone, Choice(), why, plan)
+        return self.registry.put_failover(
+            recovery.with_more(running.failover, gone, why),
+            replace(running.view, lost=(*running.view.lost, *sorted(lost - before.workers))),
+        )
+
+    def _why(self, worker: WorkerId) -> str:
+        seen = self.fleet.workers[worker]
+        if seen.refused:
+            return f"nothing of worker {worker} is running"
+        return f"worker {worker} has been silent for {self.patience.lease_s:.0f} s"
+
+    def _decided(self, uid: JobUid) -> BatchTime | None:
+        reports = self.fleet.reports(uid).values()
+        return max((r.decided.position.time for r in reports if r.decided), default=None)
+
+    def _past(self, uid: JobUid) -> list[Past]:
+        ended = [d.failover for d in self.registry.failovers.values() if d.failover.job == uid]
+        ended.sort(key=lambda failover: min(failover.times.values()))
+        return [Past(decided=failover.decided) for failover in ended]
+
+    def _begin(
+        self, document: JobDocument, gone: GivenUp, choice: Choice, why: str, plan: CutPlan
+    ) -> FailoverDocument:
+        now = self.clock.wall()
+        uid = document.spec.uid
+        state = Failover(
+            op=self.registry.next_operation(),
+            job=uid,
+            gone=gone,
+            why=why,
+            decided=self._decided(uid),
+            choice=choice,
+            times={hm.Phase.ARMED.value: now},
+        )
+        view = self._view_of(document, state, plan)
+        log.info("failover-begun op=%s job=%s why=%s", state.op, uid, why)
+        return self.registry.put_failover(state, view)
+
+    def _view_of(
+        self, document: JobDocument, state: Failover, plan: CutPlan
+    ) -> views.OperationView:
+        epoch = self.jobs.epoch(document)
+        return views.OperationView(
+            id=state.op,
+            job=document.spec.name,
+            kind=hm.Kind.FAILOVER,
+            phase=state.phase,
+            moves=plan.heirs,
+            origins={v: epoch.routes[v].owner for v in plan.heirs},
+            reason=state.why,
+            times=state.times,
+            marker=None,
+            pause_ms=None,
+            total_ms=None,
+            bytes_moved=0,
+            state_bytes=self._state_bytes(document.spec.uid, plan),
+            progress="waiting for the cut",
+            lost=(*sorted(state.gone.workers), *sorted(state.gone.instances)),
+        )
+
+    def _state_bytes(self, uid: JobUid, plan: CutPlan) -> int:
+        reports = self.fleet.reports(uid).values()
+        return sum(
+            max((r.vnodes[v].state_bytes for r in reports if v in r.vnodes), default=0)
+            for v in plan.heirs
+        )
+
+    # --- progress --------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        document: FailoverDocument,
+        facts: hm.Facts,
+        behind: Mapping[tuple[WorkerId, Vnode], int],
+    ) -> FailoverDocument:
+        before = document.failover
+        state = recovery.step(before, facts, behind, self.clock.wall())
+        if state.phase is not before.phase:
+            log.info("failover op=%s phase=%s epoch=%s", state.op, state.phase.value, state.epoch)
+        view = self._view(document.view, state, facts, behind)
+        if (state, view) == (before, document.view):
+            return document
+        return self.registry.put_failover(state, view)
+
+    def _view(
+        self,
+        view: views.OperationView,
+        state: Failover,
+        facts: hm.Facts,
+        behind: Mapping[tuple[WorkerId, Vnode], int],
+    ) -> views.OperationView:
+        replayed = view.replayed_batches
+        heirs = {(facts.epoch.owner_worker(v), v) for v in state.heirs}
+        if state.phase is hm.Phase.ARMED:
+            placed = state.proposal.owner_worker if state.proposal is not None else None
+            heirs = {(placed(v), v) for v in state.heirs} if placed is not None else set()
+            replayed = max((behind.get(heir, 0) for heir in heirs), default=0)
+        copies = [facts.copies[w][v] for w, v in heirs if v in facts.copies.get(w, {})]
+        open_now = sum(copy.applied is not None for copy in copies)
+        began = min(state.times.values())
+        ended = state.times.get(hm.Phase.COMPLETE.value)
+        return replace(
+            view,
+            phase=state.phase,
+            reason=state.why,
+            moves=state.heirs or view.moves,
+            origins=state.origins or view.origins,
+            times=state.times,
+            marker=state.marker,
+            total_ms=None if ended is None else 1000 * (ended - began),
+            replayed_batches=replayed,
+            progress=(
+                "waiting for the cut"
+                if state.phase is hm.Phase.ARMED
+                else f"{open_now} of {len(state.heirs)} vnodes recovered"
+            ),
+        )
+
+    def measure(self) -> None:
+        """The time to the first batch of every heir, once they have told it."""
+        for document in list(self.registry.failovers.values()):
+            state, view = document.failover, document.view
+            if state.phase is not hm.Phase.COMPLETE or view.recover_ms is not None:
+                continue
+            began = min(state.times.values())
+            firsts = [
+                first_after(self._applies(state.job, heir), began)
+                for heir in sorted(set(state.heirs.values()))
+            ]
+            if all(first is not None for first in firsts):
+                last = max((f for f in firsts if f is not None), default=began)
+                self.registry.put_failover(state, replace(view, recover_ms=1000 * (last - began)))
+
+    def _applies(self, uid: JobUid, instance: InstanceId) -> Mapping[BatchTime, float]:
+        known = self.fleet.applies.get((uid, instance))
+        return known.at if known is not None else {}
+
+    # --- asked for -------------------------------------------------------------------------------
+
+    def request(
+        self, request: views.FailoverRequest, groups: Groups
+    ) -> tuple[views.OperationView, ...]:
+        """Give a worker or an instance up in every job. Raises UnknownWorker, HealthyTarget, NoCopy
+        and NoSuchWorkers; nothing is begun then."""
+        if request.parallel is not None and request.parallel < 1:
+            raise UsageError("--parallel must be 1 or more", remedy="leave it out for as many as")
+        plans = []
+        for document in self.registry.jobs.values():
+            if document.deleted or not document.installed:
+                continue
+            epoch = self.jobs.epoch(document)
+            gone = self._target(request.target).within(epoch)
+            if not gone:
+                continue
+            self._check_dead(request.target, document, gone)
+            choice = Choice(to=frozenset(request.to), parallel=request.parallel)
+            self._check_heirs(document, epoch, choice)
+            plan = plan_cut(epoch, gone, behind=groups.behind(document.spec.uid), choice=choice)
+            if plan.stranded:
+                raise self._no_copy(document, epoch, gone, plan, choice)
+            plans.append((document, gone, choice, plan))
+        if not plans and request.target not in self.fleet.workers:
+            raise unknown_worker(request.target, self.fleet)
+        why = "asked for"
+        if request.dry_run:
+            return tuple(
+                replace(
+                    self._view_of(
+                        document,
+                        Failover(
+                            op=NO_OPERATION,
+                            job=document.spec.uid,
+                            gone=gone,
+                            why=why,
+                            decided=None,
+                            phase=hm.Phase.PLANNED,
+                        ),
+                        plan,
+                    ),
+                    progress="planned",
+                )
+                for document, gone, _, plan in plans
+            )
+        return tuple(
+            self._begin(document, gone, c, why, plan).view for document, gone, c, plan in plans
+        )
+
+    def _target(self, target: str) -> GivenUp:
+        if target in self.fleet.workers:
+            return GivenUp(workers=frozenset({WorkerId(target)}))
+        return GivenUp(instances=frozenset({InstanceId(target)}))
+
+    def _check_dead(self, target: str, document: JobDocument, gone: GivenUp) -> None:
+        """Raises HealthyTarget for what answers."""
+        alive = any(self.verdict(w) is Verdict.ALIVE for w in gone.workers)
+        reports = self.fleet.reports(document.spec.uid)
+        alive |= any(
+            report.instances[i].ready
+            for report in reports.values()
+            for i in gone.instances
+            if i in report.instances
+        )
+        if alive:
+            raise HealthyTarget(
+                f"{target} answers: nothing was given up",
+                remedy=f"`rhinoctl switchover {target}` moves what it owns while it runs"
+                + ("" if gone.instances else f", `rhinoctl drain {target}` empties it"),
+            )
+
+    def _check_heirs(self, document: JobDocument, epoch: Epoch, choice: Choice) -> None:
+        strange = sorted(choice.to - epoch.workers.keys() - epoch.instances.keys())
+        if strange:
+            raise NoSuchWorkers(
+                f"job {document.spec.name} has nothing on {', '.join(strange)}",
+                remedy=f"its workers are {', '.join(sorted(epoch.workers))}",
+            )
+
+    def _no_copy(
+        self,
+        document: JobDocument,
+        epoch: Epoch,
+        gone: GivenUp,
+        plan: CutPlan,
+        choice: Choice,
+    ) -> NoCopy:
+        """What is lost, or where there is a copy that the choice leaves out."""
+        name, stranded = document.spec.name, plan.stranded
+        elsewhere = plan_cut(epoch, gone)
+        if choice.to and not elsewhere.stranded:
+            holders = {w for v in stranded for w in epoch.full_holders(v)} - gone.workers
+            return NoCopy(
+                f"job {name}: {', '.join(sorted(choice.to))} has no whole copy of vnode"
+                f" {_listed(stranded)}",
+                remedy=f"leave --to out, or name {', '.join(sorted(holders))}",
+            )
+        size = sum(self._size(document.spec.uid, vnode) for vnode in stranded)
+        return NoCopy(
+            f"job {name}: nobody else has a whole copy of vnode {_listed(stranded)}"
+            f" ({size / 1e6:.1f} MB when last seen); a failover would lose it",
+            remedy="bring the worker back: its state is on its disk, and the job goes on with it",
+        )
+
+    def _size(self, uid: JobUid, vnode: Vnode) -> int:
+        """Bytes of a vnode as last reported by anybody, however long ago."""
+        known = [
+            seen.report.jobs[uid].vnodes[vnode].state_bytes
+            for seen in self.fleet.workers.values()
+            if seen.report is not None and uid in seen.report.jobs
+            if vnode in seen.report.jobs[uid].vnodes
+        ]
+        return max(known, default=0)
+
+
+def unknown_worker(name: str, fleet: Fleet) -> UnknownWorker:
+    """The error for a worker, or an instance, that nobody knows."""
+    return UnknownWorker(
+        f"there is no worker and no job's instance {name!r}",
+        remedy=f"workers are {', '.join(fleet.workers)}; see `rhinoctl status`",
+    )
+
+
+def first_after(applies: Mapping[BatchTime, float], moment: float) -> float | None:
+    """When the first batch was applied after a moment, None if none is known."""
+    return min((at for at in applies.values() if at > moment), default=None)
+
+
+def _listed(vnodes: tuple[Vnode, ...]) -> str:
+    return ", ".join(str(v) for v in vnodes[:8]) + (" …" if len(vnodes) > 8 else "")

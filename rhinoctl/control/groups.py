@@ -1,0 +1,249 @@
+"""Replica groups: every vnode's copies where they shall be (Rhino's Replication Manager, 3.3).
+
+What is wanted is planned (`rhinoctl.protocol.groups`) from what workers report, and reached by
+epochs, one safe step after the other (`rhinoctl.protocol.chains`). Nothing of it is remembered: a
+controller that starts anew plans the same.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rhinoctl import limits
+from rhinoctl.control.fleet import Fleet
+from rhinoctl.control.registry import JobDocument, Registry
+from rhinoctl.ids import BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol import views
+from rhinoctl.protocol.chains import next_epoch
+from rhinoctl.protocol.epochs import Epoch, Role
+from rhinoctl.protocol.groups import GroupPlan, Host, plan_groups
+from rhinoctl.protocol.jobs import VnodeUse
+from rhinoctl.protocol.ports import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, what it was made from, and when."""
+
+    key: tuple[object, ...]
+    plan: GroupPlan
+    at: float
+
+
+@dataclass(slots=True)
+class Groups:
+    """The care for the chains of every job. `usable` says which workers may hold copies."""
+
+    registry: Registry
+    fleet: Fleet
+    clock: Clock
+    usable: Callable[[], frozenset[WorkerId]]
+    _plans: dict[JobUid, Planned] = field(default_factory=dict)
+
+    def hosts(self, uid: JobUid) -> dict[WorkerId, Host]:
+        """What each usable worker can hold of a job: what it has of it, and its free room."""
+        reports = self.fleet.reports(uid)
+        found = {}
+        for name in sorted(self.usable()):
+            seen = self.fleet.workers[name]
+            if seen.report is None:
+                continue
+            job = reports.get(name)
+            here = sum(v.state_bytes for v in job.vnodes.values()) if job is not None else 0
+            room = here + int(seen.report.free_bytes * limits.DISK_SHARE)
+            found[name] = Host(disk_bytes=room)
+        return found
+
+    def sizes(self, uid: JobUid) -> dict[Vnode, int]:
+        """Bytes of state by vnode, as far as they are reported."""
+        found: dict[Vnode, int] = {}
+        for report in self.fleet.reports(uid).values():
+            for vnode, copy in report.vnodes.items():
+                found[vnode] = max(found.get(vnode, 0), copy.state_bytes)
+        return found
+
+    def plan(self, document: JobDocument, epoch: Epoch) -> GroupPlan:
+        """The groups of a job as they shall be; made anew when something has changed."""
+        uid, replication = document.spec.uid, document.spec.replication
+        key = (epoch, replication, self.usable())
+        now = self.clock.monotonic()
+        known = self._plans.get(uid)
+        if known is None or known.key != key or now - known.at > limits.REPLAN_S:
+            plan = plan_groups(epoch, replication, self.hosts(uid), self.sizes(uid))
+            known = self._plans[uid] = Planned(key, plan, now)
+        return known.plan
+
+    def next(self, document: JobDocument, epoch: Epoch) -> Epoch | None:
+        """The next epoch towards the plan, None if nothing can be done now."""
+        uid = document.spec.uid
+        whole = {
+            worker: frozenset(v for v, c in report.vnodes.items() if c.use in _WHOLE)
+            for worker, report in self.fleet.reports(uid).items()
+        }
+        return next_epoch(
+            epoch,
+            self.plan(document, epoch),
+            whole,
+            self.fleet.addresses(),
+            joining_at_once=limits.JOINING_AT_ONCE,
+        )
+
+    def wants(self, document: JobDocument, epoch: Epoch, worker: WorkerId) -> bool:
+        """Whether a worker is to be a member of some vnode's chain."""
+        planned = self.plan(document, epoch).members.values()
+        return any(worker in members for members in planned)
+
+    def holds(self, epoch: Epoch, worker: WorkerId) -> tuple[m.Hold, ...]:
+        """The copies that a worker gathers as a joining member."""
+        return tuple(
+            m.Hold(vnode=vnode, sources=sources_of(epoch, vnode, worker))
+            for vnode in epoch.held_by(worker)
+            if epoch.role_of(worker, vnode) is Role.JOINING
+        )
+
+    def lacking(self, document: JobDocument, epoch: Epoch) -> int:
+        """How many whole copies are missing to what the job wishes for."""
+        wanted = document.spec.replication + 1
+        usable = self.usable()
+        return sum(
+            max(0, wanted - len([w for w in epoch.full_holders(Vnode(v)) if w in usable]))
+            for v in epoch.vnodes()
+        )
+
+    def behind(self, uid: JobUid) -> dict[tuple[WorkerId, Vnode], int]:
+        """Batches that an heir would replay, by worker and vnode: whole batches of the log."""
+        found = {}
+        newest = max(
+            (r.decided.position.time for r in self.fleet.reports(uid).values() if r.decided),
+            default=None,
+        )
+        for worker, report in self.fleet.reports(uid).items():
+            for vnode, copy in report.vnodes.items():
+                found[worker, vnode] = _batches(copy.covers, newest)
+        return found
+
+    # --- for people ------------------------------------------------------------------------------
+
+    def view(
+        self, document: JobDocument, epoch: Epoch, request: views.GroupsRequest
+    ) -> views.GroupsView:
+        """The chains as they are and as planned."""
+        uid = document.spec.uid
+        replication = document.spec.replication
+        plan = self.plan(document, epoch)
+        if request.replication is not None and request.replication != replication:
+            replication = request.replication
+            plan = plan_groups(epoch, replication, self.hosts(uid), self.sizes(uid))
+        sizes, speed, behind = self.sizes(uid), self.row_s(uid), self.behind(uid)
+        joins = leaves = 0
+        listed = []
+        for v in epoch.vnodes():
+            vnode, route = Vnode(v), epoch.routes[v]
+            present = {member.worker for member in route.members}
+            planned = plan.members.get(vnode, ())
+            joins += len(set(planned) - present)
+            leaves += len(present - set(planned))
+            listed.append(
+                views.GroupView(
+                    vnode=vnode,
+                    owner=route.owner,
+                    worker=epoch.owner_worker(vnode),
+                    members=tuple(
+                        self._member(uid, vnode, x.worker, x.role, speed, behind)
+                        for x in route.members
+                    ),
+                    planned=planned,
+                    state_bytes=sizes.get(vnode, 0),
+                )
+            )
+        return views.GroupsView(
+            job=document.spec.name,
+            replication=replication,
+            groups=tuple(listed),
+            joins=joins,
+            leaves=leaves,
+            lacking=sum(plan.lacking.values()),
+            reasons=plan.reasons,
+        )
+
+    def _member(
+        self,
+        uid: JobUid,
+        vnode: Vnode,
+        worker: WorkerId,
+        role: Role,
+        row_s: float | None,
+        behind: Mapping[tuple[WorkerId, Vnode], int],
+    ) -> views.MemberView:
+        report = self.fleet.reports(uid).get(worker)
+        copy = report.vnodes.get(vnode) if report is not None else None
+        rows = copy.replay_rows if copy is not None else 0
+        return views.MemberView(
+            worker=worker,
+            role=role,
+            whole=copy is not None and copy.use in _WHOLE,
+            lag_batches=behind.get((worker, vnode), 0),
+            lag_bytes=copy.replay_bytes if copy is not None else 0,
+            lag_s=None if copy is None or row_s is None else rows * row_s,
+        )
+
+    def row_s(self, uid: JobUid) -> float | None:
+        """How long a row takes to be applied, as the slowest instance says."""
+        known = [
+            one.row_s
+            for report in self.fleet.reports(uid).values()
+            for one in report.instances.values()
+            if one.row_s is not None
+        ]
+        return max(known, default=None)
+
+    def losses(self, document: JobDocument, epoch: Epoch) -> tuple[views.LossView, ...]:
+        """What the loss of each worker would mean now."""
+        uid = document.spec.uid
+        reports, row_s, behind = self.fleet.reports(uid), self.row_s(uid), self.behind(uid)
+        found = []
+        for worker in sorted(epoch.workers):
+            owned = [Vnode(v) for v in epoch.vnodes() if epoch.owner_worker(Vnode(v)) == worker]
+            batches, rows, stranded = 0, dict.fromkeys(reports, 0), 0
+            for vnode in owned:
+                heirs = [w for w in epoch.full_holders(vnode) if w != worker and w in reports]
+                if not heirs:
+                    stranded += 1
+                    continue
+                best = min(heirs, key=lambda w: (behind.get((w, vnode), 0), w))
+                batches = max(batches, behind.get((best, vnode), 0))
+                copy = reports[best].vnodes.get(vnode)
+                rows[best] += copy.replay_rows if copy is not None else 0
+            most = max(rows.values(), default=0)
+            opening = len(owned) * limits.OPEN_VNODE_S
+            found.append(
+                views.LossView(
+                    worker=worker,
+                    vnodes=len(owned),
+                    stranded=stranded,
+                    batches=batches,
+                    seconds=None if row_s is None or stranded else opening + most * row_s,
+                )
+            )
+        return tuple(found)
+
+
+_WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
+
+
+def _batches(covers: BatchTime | None, newest: BatchTime | None) -> int:
+    if covers is None or newest is None:
+        return 0
+    if covers.generation != newest.generation:
+        return newest.batch + 1
+    return max(0, newest.batch - covers.batch)
+
+
+def sources_of(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:
+    """From where a worker may copy a vnode: the other full holders."""
+    return {w: epoch.workers[w] for w in epoch.full_holders(vnode) if w != worker}
+
+
+def owners(epoch: Epoch, workers: frozenset[WorkerId]) -> frozenset[InstanceId]:
+    """The instances on some workers."""
+    return frozenset(i for i, w in epoch.instances.items() if w in workers)

@@ -1,0 +1,111 @@
+"""The failover machine: from "it is lost" to "its heirs go on" (design, section 8; Rhino, 3.5.3).
+
+It is the handover machine without its warming: a cut is offered until it, or another one, is
+decided. It is never taken back, since a cut may have been decided unseen.
+
+Invariants (numbers of the design, section 10):
+
+1. What is given up stays so until an epoch without it is decided; the caller persists the state
+   before it offers the proposal.
+6. It ends: with the epoch that has no part in what is given up, known to all who have one.
+7. COMPLETE is said when every worker of the configuration, and the driver if a session lives,
+   report that epoch or a later one, and every heir has reached the batch before it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.failover import ANYBODY, Choice, GivenUp, plan_cut
+from rhinoctl.protocol.handover import ENDED, Facts, Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
+    newest batch that was decided when it began. Its phases are ARMED (a cut is offered), MARKED (it
+    is decided, by the record of batch `marker`) and COMPLETE. Times are wall seconds."""
+
+    op: OpId
+    job: JobUid
+    gone: GivenUp
+    why: str
+    decided: BatchTime | None
+    choice: Choice = ANYBODY
+    origins: Mapping[Vnode, InstanceId] = field(default_factory=dict)
+    heirs: Mapping[Vnode, InstanceId] = field(default_factory=dict)
+    phase: Phase = Phase.ARMED
+    proposal: Epoch | None = None
+    epoch: int | None = None
+    marker: BatchTime | None = None
+    times: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+
+def with_more(state: Failover, gone: GivenUp, why: str) -> Failover:
+    """The same failover, which gives up more."""
+    more = GivenUp(
+        workers=state.gone.workers | gone.workers, instances=state.gone.instances | gone.instances
+    )
+    return state if more == state.gone else replace(state, gone=more, why=f"{state.why}; {why}")
+
+
+def step(
+    state: Failover, facts: Facts, behind: Mapping[tuple[WorkerId, Vnode], int], now: float
+) -> Failover:
+    """The next state, from what is observed now. The caller persists it, then offers `proposal`."""
+    after = state
+    if after.phase is Phase.ARMED:
+        after = _offered(after, facts, behind)
+    if after.phase is Phase.MARKED:
+        after = _recovering(after, facts)
+    if after.phase is not state.phase:
+        after = replace(after, times={**after.times, after.phase.value: now})
+    return after
+
+
+def _offered(
+    state: Failover, facts: Facts, behind: Mapping[tuple[WorkerId, Vnode], int]
+) -> Failover:
+    epoch = facts.epoch
+    if not state.gone.within(epoch):
+        return replace(
+            state,
+            phase=Phase.MARKED,
+            proposal=None,
+            epoch=epoch.number,
+            marker=facts.epoch_from,
+            heirs={v: epoch.routes[v].owner for v in state.origins},
+        )
+    known = state.proposal
+    if (
+        known is not None
+        and known.number == epoch.number + 1
+        and known.lost == (state.gone.within(epoch).workers)
+    ):
+        return state  # who has taken it up need not begin again
+    plan = plan_cut(epoch, state.gone, behind=behind, choice=state.choice)
+    if plan.epoch is None and state.choice is not ANYBODY:
+        plan = plan_cut(epoch, state.gone, behind=behind)
+    origins = {v: epoch.routes[v].owner for v in plan.heirs}
+    return replace(
+        state, proposal=plan.epoch, heirs=plan.heirs, origins={**state.origins, **origins}
+    )
+
+
+def _recovering(state: Failover, facts: Facts) -> Failover:
+    assert state.epoch is not None
+    epoch = facts.epoch
+    if any(facts.reached.get(w, 0) < state.epoch for w in epoch.listeners()):
+        return state
+    if facts.driver_epoch is not None and facts.driver_epoch < state.epoch:
+        return state
+    for vnode in state.origins:
+        copy = facts.copies.get(epoch.owner_worker(vnode), {}).get(vnode)
+        if copy is None or copy.applied is None or copy.applied < (state.marker or copy.applied):
+            return state
+    return replace(state, phase=Phase.COMPLETE)
