@@ -160,6 +160,10 @@ class Failovers:
         reports = self.fleet.reports(uid).values()
         return max((r.decided.position.time for r in reports if r.decided), default=None)
 
+    def _fetched(self, uid: JobUid) -> int:
+        """Bytes of checkpoints that have gone over the network, as the live workers report."""
+        return sum(report.fetched_bytes for report in self.fleet.reports(uid).values())
+
     def _past(self, uid: JobUid) -> list[Past]:
         ended = [d.failover for d in self.registry.failovers.values() if d.failover.job == uid]
         ended.sort(key=lambda failover: min(failover.times.values()))
@@ -176,6 +180,7 @@ class Failovers:
             gone=gone,
             why=why,
             decided=self._decided(uid),
+            fetched=self._fetched(uid),
             choice=choice,
             times={hm.Phase.ARMED.value: now},
         )
@@ -221,6 +226,8 @@ class Failovers:
         behind: Mapping[tuple[WorkerId, Vnode], int],
     ) -> FailoverDocument:
         before = document.failover
+        if before.ended:
+            return document
         state = recovery.step(before, facts, behind, self.clock.wall())
         if state.phase is not before.phase:
             log.info("failover op=%s phase=%s epoch=%s", state.op, state.phase.value, state.epoch)
@@ -256,6 +263,7 @@ class Failovers:
             marker=state.marker,
             total_ms=None if ended is None else 1000 * (ended - began),
             replayed_batches=replayed,
+            bytes_moved=max(0, self._fetched(state.job) - state.fetched),
             progress=(
                 "waiting for the cut"
                 if state.phase is hm.Phase.ARMED

@@ -18,9 +18,9 @@ from rhinoctl.errors import (
     UnknownJob,
     UsageError,
 )
-from rhinoctl.ids import JobName, OpId, Vnode
+from rhinoctl.ids import JobName, OpId, Vnode, WorkerId
 from rhinoctl.ops import embedded, prerequisites
-from rhinoctl.ops.demo_moves import INSTANCES_FIRST, Moves
+from rhinoctl.ops.demo_moves import INSTANCES_FIRST, Moves, steps_of
 from rhinoctl.ops.demo_tally import Frame, Latency, Result, Tally, Verdict
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.handover import Kind
@@ -32,6 +32,7 @@ QUERIES = ("q8", "q5", "counts")
 """Those of `rhinoctl.spark.queries`, which is not imported here: it needs PySpark."""
 KEYS = 100_000
 VNODES = 64
+REPLICATION = 1
 SEED = 42
 
 LOOK_S = 0.25
@@ -71,6 +72,20 @@ class DemoHandover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemoFailover:
+    """The loss of a worker: from the kill until it was given up, from there until every heir had
+    applied a batch, what was fetched over the network meanwhile, and how many batches an heir had
+    to apply from its log."""
+
+    worker: WorkerId
+    vnodes: int
+    detect_ms: float
+    recover_ms: float | None
+    bytes_fetched: int
+    replayed_batches: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
     """The one object that `rhinoctl demo --json` ends with."""
 
@@ -80,6 +95,7 @@ class DemoResult:
     rows_out: int
     latency_ms: Latency
     handovers: tuple[DemoHandover, ...]
+    failovers: tuple[DemoFailover, ...]
     oracle: Verdict
 
 
@@ -132,10 +148,10 @@ def run_demo(
         log = directory / "job.log"
         environ = embedded.job_environ(directory, cluster.run)
         with Child("rhinoctl.spark.demo", str(settings), log=log, environ=environ) as child:
-            moves = Moves(client, JOB)
+            moves = Moves(client, JOB, steps_of(directory / "cluster"))
             result = _follow(request, child, moves, show, log)
     return DemoOutcome(
-        result=_result_of(request, result, moves.begun),
+        result=_result_of(request, result, moves),
         operations=tuple(moves.begun),
         faults=tuple(moves.faults),
         directory=str(directory) if request.keep else None,
@@ -157,6 +173,7 @@ def _write_settings(directory: Path, request: DemoRequest, cluster: embedded.Emb
         "keys": KEYS,
         "instances": INSTANCES_FIRST,
         "vnodes": VNODES,
+        "replication": min(REPLICATION, request.workers - 1),
         "seed": SEED,
         "preload_ms": int(time.time() * 1000),
     }
@@ -236,7 +253,7 @@ def _frame(
     )
 
 
-def _result_of(request: DemoRequest, result: Result, operations: list[OperationView]) -> DemoResult:
+def _result_of(request: DemoRequest, result: Result, moves: Moves) -> DemoResult:
     return DemoResult(
         query=request.query,
         batches=result.batches,
@@ -253,7 +270,20 @@ def _result_of(request: DemoRequest, result: Result, operations: list[OperationV
                 bytes_moved=view.bytes_moved,
                 state_bytes=view.state_bytes,
             )
-            for view in operations
+            for view in moves.begun
+            if view.kind is not Kind.FAILOVER
+        ),
+        failovers=tuple(
+            DemoFailover(
+                worker=moves.accident.worker,
+                vnodes=len(view.moves),
+                detect_ms=1000 * (min(view.times.values()) - moves.accident.at),
+                recover_ms=view.recover_ms,
+                bytes_fetched=view.bytes_moved,
+                replayed_batches=view.replayed_batches,
+            )
+            for view in moves.begun
+            if view.kind is Kind.FAILOVER and moves.accident is not None
         ),
         oracle=result.oracle,
     )

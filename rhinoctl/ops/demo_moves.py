@@ -1,15 +1,18 @@
-"""What the demo does to its job while it runs: out, a few single vnodes, in again.
+"""What the demo does to its job while it runs: out, a few single vnodes, in again, and a worker
+that is killed.
 
 Each step waits for its time and for the one before it; what cannot be begun is a fault of the run.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rhinoctl.control.client import ControlClient
 from rhinoctl.errors import DeadlineExceeded, NotRunning, Refused, RhinoError
 from rhinoctl.ids import JobName, OpId, Vnode
-from rhinoctl.protocol.handover import ENDED, Phase
+from rhinoctl.ops.demo_kill import Accident, failover_of, kill_worker
+from rhinoctl.protocol.handover import ENDED, Kind, Phase
 from rhinoctl.protocol.views import HandoverRequest, JobView, OperationView, RescaleRequest
 
 INSTANCES_FIRST = 2
@@ -19,12 +22,13 @@ INSTANCES_LAST = 3
 SINGLES = 3
 """Vnodes of the handover in the middle."""
 
-Begin = Callable[[ControlClient, JobName], OperationView]
+Begin = Callable[[ControlClient, JobName], OperationView | Accident]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of the demo: at which part of its time, what it is, and how it is begun."""
+    """A step of the demo: at which part of its time, what it is, and how it is begun. What begins
+    with an accident is the failover that comes of it."""
 
     at: float
     what: str
@@ -39,11 +43,20 @@ def _single_vnodes(client: ControlClient, job: JobName) -> OperationView:
     return client.handover(job, single_moves(client.job(job)))
 
 
-STEPS: tuple[Step, ...] = (
-    Step(at=0.25, what=f"rescale to {INSTANCES_MOST}", begin=_rescale_to(INSTANCES_MOST)),
-    Step(at=0.50, what="handover of single vnodes", begin=_single_vnodes),
-    Step(at=0.75, what=f"rescale to {INSTANCES_LAST}", begin=_rescale_to(INSTANCES_LAST)),
+MOVES: tuple[Step, ...] = (
+    Step(at=0.20, what=f"rescale to {INSTANCES_MOST}", begin=_rescale_to(INSTANCES_MOST)),
+    Step(at=0.40, what="handover of single vnodes", begin=_single_vnodes),
+    Step(at=0.60, what=f"rescale to {INSTANCES_LAST}", begin=_rescale_to(INSTANCES_LAST)),
 )
+
+
+def steps_of(cluster: Path) -> tuple[Step, ...]:
+    """The demo's steps on the cluster in a directory."""
+
+    def kill(client: ControlClient, job: JobName) -> Accident:
+        return kill_worker(cluster, client, job)
+
+    return (*MOVES, Step(at=0.80, what="loss of a worker", begin=kill))
 
 
 def single_moves(job: JobView) -> HandoverRequest:
@@ -72,18 +85,25 @@ def single_moves(job: JobView) -> HandoverRequest:
 
 @dataclass(slots=True)
 class Moves:
-    """The steps so far: those begun, in order, as last seen, and what went wrong."""
+    """The steps so far: those begun, in order, as last seen, and what went wrong. `accident` is the
+    one that has happened."""
 
     client: ControlClient
     job: JobName
-    steps: tuple[Step, ...] = STEPS
+    steps: tuple[Step, ...]
+    accident: Accident | None = None
     begun: list[OperationView] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     _next: int = 0
 
     @property
     def running(self) -> bool:
-        return bool(self.begun) and self.begun[-1].phase not in ENDED
+        awaited = self.accident is not None and self._failover is None
+        return awaited or (bool(self.begun) and self.begun[-1].phase not in ENDED)
+
+    @property
+    def _failover(self) -> OperationView | None:
+        return next((view for view in self.begun if view.kind is Kind.FAILOVER), None)
 
     def advance(self, passed: float) -> None:
         """Look at the running step; begin the next one if it is due at this part of the time."""
@@ -97,7 +117,9 @@ class Moves:
         except RhinoError as fault:
             self.faults.append(f"{step.what}: {fault.message}")
             return
-        if view.id:
+        if isinstance(view, Accident):
+            self.accident = view
+        elif view.id:
             self.begun.append(view)
             self._judge(view)
 
@@ -107,15 +129,22 @@ class Moves:
             self.begun[number] = self.client.operation(view.id)
         for step in self.steps[self._next :]:
             self.faults.append(f"{step.what}: not begun, as the one before it took too long")
-        if self.running:
+        if self.accident is not None and self._failover is None:
+            self.faults.append(f"worker {self.accident.worker} was lost, and nothing came of it")
+        elif self.running:
             view = self.begun[-1]
             self.faults.append(f"{view.kind.value} {view.id}: still {view.phase.value} at the end")
 
     def _look(self) -> None:
         if not self.running:
             return
-        op: OpId = self.begun[-1].id
         try:
+            if self.accident is not None and self._failover is None:
+                found = failover_of(self.client, self.accident)
+                if found is None:
+                    return
+                self.begun.append(found)
+            op: OpId = self.begun[-1].id
             self.begun[-1] = self.client.operation(op)
         except (NotRunning, DeadlineExceeded):
             return  # asked again at the next look; a controller that stays away is found out there

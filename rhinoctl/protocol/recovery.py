@@ -24,7 +24,8 @@ from rhinoctl.protocol.handover import ENDED, Facts, Phase
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
     """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
-    newest batch that was decided when it began. Its phases are ARMED (a cut is offered), MARKED (it
+    newest batch that was decided when it began, `fetched` the bytes of checkpoints that had gone
+    over the network by then. Its phases are ARMED (a cut is offered), MARKED (it
     is decided, by the record of batch `marker`) and COMPLETE. Times are wall seconds."""
 
     op: OpId
@@ -32,6 +33,7 @@ class Failover:
     gone: GivenUp
     why: str
     decided: BatchTime | None
+    fetched: int = 0
     choice: Choice = ANYBODY
     origins: Mapping[Vnode, InstanceId] = field(default_factory=dict)
     heirs: Mapping[Vnode, InstanceId] = field(default_factory=dict)

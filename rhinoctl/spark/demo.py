@@ -65,6 +65,7 @@ class DemoConfig:
     instances: int
     vnodes: int
     seed: int
+    replication: int = 0
     preload_ms: int = PRELOAD_MS
     partitions: int = 2
 
@@ -140,6 +141,7 @@ class Demo:
             controller=self._config.controller,
             instances=self._config.instances,
             vnodes=self._config.vnodes,
+            replication=self._config.replication,
         ) as rhino:
             self._rhino = rhino
             read = partial(
