@@ -155,12 +155,7 @@ class Holdings:
 
     def log_through(self, vnode: Vnode, since: BatchTime) -> BatchTime:
         """Up to which decided batch the log has all of a vnode from the batch after `since`."""
-        at = since
-        for time, after in self._job.log.links(since, self._job.decided_time):
-            if at != after or not self._job.log.has(time, vnode):
-                break
-            at = time
-        return at
+        return self._job.log.reach(vnode, since, self._job.decided_time)
 
     def log_since(self, vnode: Vnode) -> BatchTime:
         """After which batch the log has all of a vnode up to the newest decided."""

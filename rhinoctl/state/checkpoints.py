@@ -66,6 +66,11 @@ class VnodeCheckpoints:
         for name in disk.list(directory):
             self._load(name)
 
+    @property
+    def disk(self) -> StampingDisk:
+        """Where they are kept."""
+        return self._disk
+
     def complete(self) -> list[Manifest]:
         """The complete checkpoints, newest first (by what their manifests cover)."""
         return sorted(

@@ -285,6 +285,16 @@ class WorkerLog:
             return True
         return any(vnode in segment.whole for segment in self._by_time[time])
 
+    def reach(self, vnode: Vnode, since: BatchTime, through: BatchTime) -> BatchTime:
+        """Up to which batch, at most `through`, the log has all of a vnode, without a gap from the
+        batch after `since` on; `since` itself if it lacks that one."""
+        at = since
+        for time, after in self.links(since, through):
+            if at != after or not self.has(time, vnode):
+                break
+            at = time
+        return at
+
     def open_bytes(
         self, position: Position, attempt: Attempt, key: PutKey, vnode: Vnode
     ) -> memoryview:
