@@ -17,7 +17,7 @@ from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker as machine
 from rhinoctl.protocol.epochs import Epoch
-from rhinoctl.protocol.failover import GivenUp, plan_cut
+from rhinoctl.protocol.failover import CutPlan, GivenUp, plan_cut
 from rhinoctl.protocol.sessions import Lineage
 from tests.fakes.cluster.drivers import Alarm, Answer, ModelDriver, Next, Role
 from tests.fakes.cluster.inputs import Body, Workload
@@ -79,6 +79,7 @@ class Rules:
         machine.recovered
     )
     on_sealed: Callable[[ModelWorker, Segment], None] = lambda worker, segment: None
+    plan_cut: Callable[[Epoch, GivenUp], CutPlan] = plan_cut
     watchful: bool = True
 
 
@@ -423,7 +424,7 @@ class World:
 
     def _cut(self) -> Epoch | None:
         """What the controller offers while somebody that it has given up has a part in the job."""
-        return plan_cut(self.observed(), GivenUp(workers=self.given_up)).epoch
+        return self.rules.plan_cut(self.observed(), GivenUp(workers=self.given_up)).epoch
 
     def _offer_cut(self) -> None:
         cut, driver = self._cut(), self.driver

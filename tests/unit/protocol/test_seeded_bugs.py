@@ -5,17 +5,23 @@ found twice: by watching promises as they are made, and by what comes of it alon
 the test need not know where to look.
 """
 
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import batches, worker
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.epochs import Epoch, Member, Role, Route
+from rhinoctl.protocol.failover import Choice, CutPlan, GivenUp, plan_cut
 from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.protocol.worker import OpenAttempt, WorkerState
 from tests.fakes.cluster import scenarios
-from tests.fakes.cluster.exploring import explore, repeat_everything
+from tests.fakes.cluster.exploring import Fault, explore, losses, repeat_everything
+from tests.fakes.cluster.inputs import Workload
 from tests.fakes.cluster.invariants import Broken
 from tests.fakes.cluster.workers import ModelWorker, Segment
 from tests.fakes.cluster.world import Rules, Scenario, World
@@ -148,4 +154,149 @@ def test_a_late_message_that_displaces_a_seal_is_found() -> None:
 @every_bug
 def test_most_bugs_do_not_show_without_a_fault(rules: Rules, scenario: Scenario) -> None:
     """So it is the faults that find them: what comes of a run without one is right."""
+    World(scenario, replace(rules, watchful=False)).run()
+
+
+# --- bugs of failover ----------------------------------------------------------------------------
+
+
+def leave_the_lost_out(state: batches.BatchState, event: batches.Event) -> batches.Step:
+    """A chain cut without an epoch: who is offered as lost is not waited for any more, and the
+    batch goes on as if it had agreed. No record says so."""
+    if not isinstance(event, batches.Proposed) or event.epoch is None or not event.epoch.is_cut:
+        return batches.step(state, event)
+    agreement, effects = _agreement(state), ()
+    for name in sorted(event.epoch.lost) if agreement is not None else ():
+        answered = batches.Answered(worker=name, message=agreement)
+        state, effects = batches.step(state, answered)
+    return state, effects
+
+
+def _agreement(state: batches.BatchState) -> m.Message | None:
+    """What the phase waits to hear."""
+    header, record = state.lineage.header(), state.record
+    if state.phase is batches.Phase.OPENING:
+        return m.Done(header=header)
+    if state.phase is batches.Phase.SEALING and record is not None:
+        return m.SealAnswer(header=header, record=record.id)
+    if state.phase is batches.Phase.APPLYING and record is not None:
+        return m.ApplyAnswer(header=header, record=record.id, outputs=(), applied_at=0.0)
+    return None
+
+
+def one_seal_decides_after_a_loss(state: batches.BatchState, event: batches.Event) -> batches.Step:
+    """The fence without the lost worker takes a record as decided that some survivor has sealed,
+    although another one lacks it."""
+    offered = isinstance(event, batches.Proposed) and event.epoch is not None
+    if state.phase is batches.Phase.FENCING and (state.lost or offered):
+        fences = {name: _taken_as_decided(answer) for name, answer in state.fences.items()}
+        state = replace(state, fences=fences)
+        if isinstance(event, batches.Answered) and isinstance(event.message, m.FenceAnswer):
+            event = replace(event, message=_taken_as_decided(event.message))
+    return batches.step(state, event)
+
+
+def _taken_as_decided(answer: m.FenceAnswer) -> m.FenceAnswer:
+    return answer if answer.sealed is None else replace(answer, decided=answer.sealed, sealed=None)
+
+
+def a_joining_member_inherits(epoch: Epoch, gone: GivenUp) -> CutPlan:
+    """Whoever is in the chain may be an heir, and who has just joined has the least to do."""
+    joining = {m.worker for r in epoch.routes for m in r.members if m.role is Role.JOINING}
+    routes = tuple(replace(route, members=_all_full(route)) for route in epoch.routes)
+    choice = Choice(to=frozenset(joining - gone.workers))
+    return plan_cut(replace(epoch, routes=routes), gone, choice=choice)
+
+
+def _all_full(route: Route) -> tuple[Member, ...]:
+    return tuple(replace(member, role=Role.FULL) for member in route.members)
+
+
+def driver_and_worker_lost(world: World) -> Iterator[Fault]:
+    """The driver dies at this place, what it has sent is lost, and so is a worker for good."""
+    if not world.initialised or not world.driver.alive or world.given_up:
+        return
+    for name in sorted(world.observed().workers):
+        yield Fault(f"the driver and {name} are lost", _driver_and(name))
+
+
+def _driver_and(name: WorkerId) -> Callable[[World], None]:
+    def strike(world: World) -> None:
+        world.kill_driver(in_flight_lost=True)
+        world.lose_worker(name, crashed=True, back_s=math.inf)
+
+    return strike
+
+
+JOINING_BEHIND = Scenario(
+    name="a member has joined, and the owner is lost",
+    first=scenarios.epoch(scenarios.TWO, ((scenarios.I0, "w2 w3?"), (scenarios.I1, "w1 w3"))),
+    workload=Workload(vnodes=2, sizes=(3,)),
+    batches=1,
+)
+
+Faults = Callable[[World], Iterable[Fault]]
+
+FAILOVER_BUGS: dict[str, tuple[Rules, Scenario, Faults]] = {
+    **{
+        f"a chain cut without an epoch: {scenario.name}": (
+            Rules(batch_step=leave_the_lost_out),
+            scenario,
+            losses,
+        )
+        for scenario in scenarios.LOSABLE
+    },
+    "a fence that takes one seal for a decision": (
+        Rules(batch_step=one_seal_decides_after_a_loss),
+        scenarios.RING,
+        driver_and_worker_lost,
+    ),
+    "a cut whose heir is a joining member": (
+        Rules(plan_cut=a_joining_member_inherits),
+        JOINING_BEHIND,
+        losses,
+    ),
+}
+
+every_failover_bug = pytest.mark.parametrize(
+    ("rules", "scenario", "faults"),
+    FAILOVER_BUGS.values(),
+    ids=[name.replace(" ", "-").replace(",", "").replace(":", "") for name in FAILOVER_BUGS],
+)
+
+
+@every_failover_bug
+@pytest.mark.parametrize("watchful", [True, False], ids=["by-promise", "by-outcome"])
+def test_a_seeded_bug_of_failover_is_found(
+    rules: Rules, scenario: Scenario, faults: Faults, watchful: bool
+) -> None:
+    with pytest.raises((Broken, LookupError)):
+        explore(World(scenario, replace(rules, watchful=watchful)), faults)
+
+
+def test_a_joining_heir_is_found_where_the_driver_does_not_refuse_the_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver's check of the next epoch is the first line of defence against that bug, the
+    worker's of its own copy the second: it does not seal the cut, and the query ends."""
+    monkeypatch.setattr(batches, "successor_fault", lambda old, new: None)
+    rules = Rules(plan_cut=a_joining_member_inherits, watchful=False)
+    with pytest.raises(Broken, match="no whole copy"):
+        explore(World(JOINING_BEHIND, rules), losses)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "faults"),
+    [(scenarios.RING, driver_and_worker_lost), (JOINING_BEHIND, losses)],
+    ids=["driver-and-worker", "joining-member"],
+)
+def test_without_a_bug_nothing_is_found(scenario: Scenario, faults: Faults) -> None:
+    """Places and faults above that test_cut_crashes.py does not have."""
+    assert explore(World(scenario), faults).runs > 200
+
+
+@every_failover_bug
+def test_bugs_of_failover_do_not_show_without_a_fault(
+    rules: Rules, scenario: Scenario, faults: Faults
+) -> None:
     World(scenario, replace(rules, watchful=False)).run()

@@ -1,7 +1,7 @@
 """State management primitives over real databases, real directories and a real worker log.
 
 The operator counts: a batch adds to each key, so that a batch that is applied twice or not at all
-shows. A worker that dies loses its live databases; its disk is another one's to copy from before that.
+shows. A worker that dies loses its live databases; backups of it were made before.
 """
 
 import random
