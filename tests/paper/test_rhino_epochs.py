@@ -43,7 +43,7 @@ def handover_marker(world: World, target: InstanceId) -> DecisionRecord:
 def processed_by(world: World, vnode: Vnode) -> dict[BatchTime, InstanceId]:
     """Who has acknowledged each batch of a vnode."""
     acknowledged = world.oracle.acknowledged
-    return {time: who for (v, time), who in sorted(acknowledged.items()) if v == vnode}
+    return {time: who for (v, time), (who, _) in sorted(acknowledged.items()) if v == vnode}
 
 
 @each_handover
@@ -80,7 +80,7 @@ def test_during_an_epoch_each_instance_processes_records_using_fixed_parameters(
     """4.1.1: "During an epoch, each instance processes records using fixed parameters, i.e.,
     assigned worker, input and output channels, state partition, and assigned virtual nodes." """
     world = World(scenario).run()
-    for (vnode, time), instance in world.oracle.acknowledged.items():
+    for (vnode, time), (instance, _) in world.oracle.acknowledged.items():
         if time.batch >= 0:
             assert world.oracle.staged_in(time).routes[vnode].owner == instance
 
