@@ -50,6 +50,18 @@ def test_recovery_is_a_special_case_of_scale_out(before: Epoch, lost: WorkerId) 
     assert cut.routes == left.routes
 
 
+@pytest.mark.parametrize("failed", [I0, I1, I2])
+def test_recovery_of_an_instance_alone_is_that_handover(failed: InstanceId) -> None:
+    """4.2, where the operator fails and not its VM: then the origin's worker stays in the chains as
+    after any handover, and the two epochs are equal in all but what they give up."""
+    before = scenarios.TWO_COPIES.first
+    plan = plan_cut(before, GivenUp(instances=frozenset({failed})))
+    assert plan.epoch is not None
+    instances = {**before.instances, **plan.epoch.instances}
+    assert plan.epoch.routes == with_moves(before, plan.heirs, instances).routes
+    assert list(plan.heirs) == list(before.owned_by(failed))
+
+
 def test_recovery_is_scale_out_to_a_parallelisation_level_of_one() -> None:
     """4.2: a failed operator is scaled out to one: scale-out-operator(o, 1) of 4.3."""
     cut = cut_after(LAYOUT, W1, heirs_max=1)

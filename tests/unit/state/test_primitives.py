@@ -4,6 +4,7 @@ The operator counts: a batch adds to each key, so that a batch that is applied t
 shows. A worker that dies loses its live databases; backups of it were made before.
 """
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from rhinoctl.state.log import WorkerLog
 from rhinoctl.state.manifests import Identity, Manifest
 from rhinoctl.state.primitives import BufferState
 from rhinoctl.state.rocks import RocksStore, RocksStores
+from tests.fakes.store import FakeStore
 
 VNODES = tuple(Vnode(v) for v in range(4))
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -253,6 +255,20 @@ def test_a_checkpoint_that_fails_leaves_nothing_behind(one: Worker) -> None:
     with pytest.raises(ValueError, match="closed"):
         one.checkpoint(VNODES[0], 5)
     assert one.disk.list("ckpt/0") == before == ["c1", "c3"]
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(one: Worker) -> None:
+    class FullDisk(FakeStore):
+        def checkpoint(self, directory: str) -> None:
+            Path(directory).mkdir()
+            (Path(directory) / "000009.sst").write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    one.live[VNODES[0]] = FullDisk()
+    before = one.disk.list("ckpt/0")
+    with pytest.raises(OSError, match="no space"):
+        one.checkpoint(VNODES[0], 5)
+    assert one.disk.list("ckpt/0") == before
 
 
 def test_a_second_backup_copies_nothing(one: Worker, two: Worker) -> None:
