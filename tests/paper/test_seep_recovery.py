@@ -50,12 +50,13 @@ def test_recovery_is_a_special_case_of_scale_out(before: Epoch, lost: WorkerId) 
     assert cut.routes == left.routes
 
 
-@pytest.mark.parametrize("failed", [I0, I1, I2])
-def test_recovery_of_an_instance_alone_is_that_handover(failed: InstanceId) -> None:
+@pytest.mark.parametrize(("failed", "to"), [(I0, W1), (I0, W2), (I1, W3), (I2, W1)])
+def test_recovery_of_an_instance_alone_is_that_handover(failed: InstanceId, to: WorkerId) -> None:
     """4.2, where the operator fails and not its VM: then the origin's worker stays in the chains as
     after any handover, and the two epochs are equal in all but what they give up."""
     before = scenarios.TWO_COPIES.first
-    plan = plan_cut(before, GivenUp(instances=frozenset({failed})))
+    gone, choice = GivenUp(instances=frozenset({failed})), Choice(to=frozenset({to}))
+    plan = plan_cut(before, gone, choice=choice)
     assert plan.epoch is not None
     instances = {**before.instances, **plan.epoch.instances}
     assert plan.epoch.routes == with_moves(before, plan.heirs, instances).routes
