@@ -128,6 +128,9 @@ HEARTBEAT_S = 1.0
 HEARTBEAT_BUSY_S = 0.1
 """See `HEARTBEAT_S`."""
 
+HEARTBEATS_AT_ONCE = 4
+"""Questions that may be under way to one worker."""
+
 HEARTBEAT_TIMEOUT_S = 3.0
 """A worker that does not answer in this time is shown as not seen."""
 

@@ -17,17 +17,11 @@ from rhino_agent.job import Job
 from rhino_agent.ports import event
 from rhino_agent.upkeep import Upkeep
 from rhinoctl import limits
-from rhinoctl.errors import CorruptFile, RhinoError
+from rhinoctl.errors import CorruptFile, RhinoError, WorkerUnreachable
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Address, Envelope
 from rhinoctl.state.manifests import FileEntry, Manifest
-
-
-class Refused(RhinoError):
-    """The source does not give what was asked for, or does not answer."""
-
-    code = "source-refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +107,7 @@ class Transfer:
         answer = envelope.message
         if not isinstance(answer, m.Done):
             detail = answer.detail if isinstance(answer, m.Refusal) else envelope.detail
-            raise Refused(
+            raise WorkerUnreachable(
                 f"{self.source.worker} gives no file of vnode {self.vnode}: {detail}",
                 remedy="another source, or another try, serves",
             )

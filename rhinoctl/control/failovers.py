@@ -336,9 +336,18 @@ class Failovers:
                 )
                 for document, gone, _, plan in plans
             )
-        return tuple(
-            self._begin(document, gone, c, why, plan).view for document, gone, c, plan in plans
-        )
+        return tuple(self._asked(*each).view for each in plans)
+
+    def _asked(
+        self, document: JobDocument, gone: GivenUp, choice: Choice, plan: CutPlan
+    ) -> FailoverDocument:
+        """Begin one, or give more up in the one that runs."""
+        running, why = self.registry.recovering(document.spec.uid), "asked for"
+        if running is None or running.failover.phase is not hm.Phase.ARMED:
+            return self._begin(document, gone, choice, why, plan)
+        more = recovery.with_more(running.failover, gone, why)
+        names = (*sorted(more.gone.workers), *sorted(more.gone.instances))
+        return self.registry.put_failover(more, replace(running.view, lost=names))
 
     def _target(self, target: str) -> GivenUp:
         if target in self.fleet.workers:

@@ -15,7 +15,8 @@ Wishes = Callable[[WorkerId], tuple[m.DesiredJob, ...]]
 @dataclass(slots=True)
 class Seen:
     """What is known of one worker; times are of the monotonic clock. `report` came `at`, as the
-    answer to wishes that were sent at `told_at`; `tried` once it has answered, or has not; then
+    answer to wishes that were sent at `told_at`; `asking` are the questions under way, and when
+    they were sent; `tried` once it has answered, or has not; then
     `refused` says that nothing listens at its address. While it is `suspect` it is asked often."""
 
     address: str
@@ -23,7 +24,7 @@ class Seen:
     at: float | None = None
     told_at: float | None = None
     asked_at: float | None = None
-    asking: int | None = None
+    asking: dict[int, float] = field(default_factory=dict)
     tried: bool = False
     refused: bool = False
     suspect: bool = False
@@ -49,7 +50,8 @@ class Applies:
 
 
 class Fleet:
-    """Heartbeats to every worker of the inventory, one under way to each at a time."""
+    """Heartbeats to every worker of the inventory. One that is not answered does not keep the next
+    from being sent: a lost message is no silence."""
 
     def __init__(
         self, cluster: str, workers: Mapping[WorkerId, str], wire: Wire, clock: Clock
@@ -128,25 +130,29 @@ class Fleet:
                 seen.at += absent_s
             period = limits.HEARTBEAT_BUSY_S if seen.suspect else period_s
             due = seen.asked_at is None or now - seen.asked_at >= period
-            if seen.asking is None and due:
+            if due and len(seen.asking) < limits.HEARTBEATS_AT_ONCE:
                 heartbeat = m.Heartbeat(
                     header=m.Header(cluster=self._cluster), worker=name, jobs=wishes(name)
                 )
                 seen.asked_at = now
-                seen.asking = self._wire.send(
+                number = self._wire.send(
                     Address(seen.address), heartbeat, timeout_s=limits.HEARTBEAT_TIMEOUT_S
                 )
+                seen.asking[number] = now
 
     def deliver(self, envelope: Envelope) -> bool:
         """Take a report; whether the envelope was one."""
         for name, seen in self.workers.items():
-            if envelope.request is not None and seen.asking == envelope.request:
-                seen.asking, seen.tried = None, True
-                self._take(name, seen, envelope)
+            if envelope.request is not None and envelope.request in seen.asking:
+                asked_at, seen.tried = seen.asking.pop(envelope.request), True
+                self._take(name, seen, envelope, asked_at)
                 return True
         return False
 
-    def _take(self, name: WorkerId, seen: Seen, envelope: Envelope) -> None:
+    def _take(self, name: WorkerId, seen: Seen, envelope: Envelope, asked_at: float) -> None:
+        """Take an answer, or that there is none; what a later question has brought stays."""
+        if seen.told_at is not None and asked_at < seen.told_at:
+            return
         message = envelope.message
         if not isinstance(message, m.WorkerReport):
             refusal = message.detail if isinstance(message, m.Refusal) else envelope.detail
@@ -159,7 +165,7 @@ class Fleet:
             seen.detail = f"answers as worker {message.worker}"
             return
         seen.report, seen.at, seen.detail = message, self._clock.monotonic(), ""
-        seen.told_at = seen.asked_at
+        seen.told_at = asked_at
         for uid, job in message.jobs.items():
             for instance, report in job.instances.items():
                 known = self.applies.setdefault((uid, instance), Applies())

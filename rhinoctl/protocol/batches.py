@@ -46,7 +46,7 @@ from rhinoctl.protocol.decisions import Task as Task
 from rhinoctl.protocol.decisions import batch_record, epoch_record
 from rhinoctl.protocol.epochs import Epoch, successor_fault
 from rhinoctl.protocol.records import DecisionRecord, RecordId
-from rhinoctl.protocol.sessions import NOBODY, Lineage, last_decided, unfenced
+from rhinoctl.protocol.sessions import NOBODY, Lineage, last_decided, newest_epoch, unfenced
 
 
 def begin(lineage: Lineage, task: Task, proposal: Epoch | None = None) -> Step:
@@ -189,7 +189,10 @@ def _fence_answered(state: BatchState, event: Answered) -> Step:
     if not isinstance(event.message, m.FenceAnswer):
         return _refused(state, event)
     fences = {**state.fences, event.worker: event.message}
-    state = replace(state, fences=fences, waiting=state.waiting - {event.worker})
+    waiting, newest = state.waiting - {event.worker}, newest_epoch(fences)
+    if newest is not None and newest.number > state.lineage.epoch.number:
+        waiting &= newest.voters()
+    state = replace(state, fences=fences, waiting=waiting)
     return (state, ()) if state.waiting else _fenced(state)
 
 
@@ -418,12 +421,14 @@ def _resends(state: BatchState, worker: WorkerId) -> list[Send]:
 
 
 def _applying(state: BatchState) -> Step:
-    """Decided: the notice goes to all; those that run instances answer once they have applied."""
+    """Decided: the notice goes to all; those that run instances answer once they have applied. Who
+    has left with this record, and owes nothing, is not waited for: no cut could give it up."""
     record = state.record
     assert record is not None
-    asked, others = frozenset(record.voters), frozenset[WorkerId]()
+    asked = frozenset(record.voters) & frozenset(record.next_epoch.workers)
+    others = frozenset(record.voters) - asked
     if not state.replayed:
-        others = state.lineage.epoch.listeners()
+        others |= state.lineage.epoch.listeners()
     if state.task.change is None:
         asked |= frozenset(record.owing)
     else:

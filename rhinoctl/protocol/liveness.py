@@ -61,7 +61,7 @@ def judge(seen: Evidence, patience: Patience) -> Verdict:
         patient = seen.beacons > 0 or seen.instances == 0
         limit_s = patience.agent_restart_s if patient else 0.0
         return Verdict.LOST if silent_s >= limit_s else Verdict.SUSPECT
-    deciding = seen.decided_s is not None and seen.decided_s < silent_s
+    deciding = seen.decided_s is not None and seen.decided_s < patience.lease_s
     if silent_s >= patience.lease_s and not deciding:
         return Verdict.LOST
     return Verdict.ALIVE if silent_s < patience.lease_s / 2 else Verdict.SUSPECT

@@ -60,6 +60,13 @@ def unfenced(
     return frozenset(named - fences.keys()) - lost
 
 
+def newest_epoch(fences: Mapping[WorkerId, FenceAnswer]) -> Epoch | None:
+    """The newest epoch that an answer knows to be decided. Who has no vote in it has decided
+    nothing since, and need not be fenced, though it was asked by who knew of an older one."""
+    known = [answer.decided.next_epoch for answer in fences.values() if answer.decided is not None]
+    return max(known, key=lambda epoch: epoch.number, default=None)
+
+
 def last_decided(
     fences: Mapping[WorkerId, FenceAnswer], lost: frozenset[WorkerId] = NOBODY
 ) -> DecisionRecord | None:

@@ -237,6 +237,10 @@ class World:
         request = views.DrainRequest(worker=WorkerId(worker))
         return self.call(lambda c: c.drain(request)).operations
 
+    def set_replication(self, replication: int, job: JobName = JOB) -> None:
+        """Ask for another number of copies."""
+        self.call(lambda c: c.set_job(job, views.SetJob(replication=replication)))
+
     def groups(self, job: JobName = JOB) -> views.GroupsView:
         """The replica groups, as the controller shows them."""
         return self.call(lambda c: c.groups(job, views.GroupsRequest()))

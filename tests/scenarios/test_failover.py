@@ -1,32 +1,292 @@
 """A worker is lost, dead or cut off: its vnodes go on elsewhere, in the running query."""
 
+import pytest
+
+from rhinoctl.errors import HealthyTarget, NoCopy, Refused, UnknownWorker
 from rhinoctl.ids import Vnode, WorkerId
+from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import Kind, Phase
 from tests.fakes.world import World
+from tests.fakes.world_spark import Query
+from tests.scenarios.test_agent_killed import STEPS
+
+W1, W2, W3 = (WorkerId(f"w{n}") for n in (1, 2, 3))
 
 
-def failovers(world: World) -> list:
+def failovers(world: World) -> list[views.OperationView]:
     return [v for v in world.controller_views() if v.kind is Kind.FAILOVER]
 
 
-def test_a_worker_is_killed_under_load() -> None:
-    world = World(workers=3, instances=3, replication=1)
+def started(*, workers: int = 3, replication: int = 1, batches: int = 12) -> tuple[World, Query]:
+    """A job with an instance on each worker that has run for a while."""
+    world = World(workers=workers, instances=workers, replication=replication)
     query = world.start_query()
-    world.until(lambda: query.directory.committed >= 12)
+    world.until(lambda: query.directory.committed >= batches)
+    return world, query
+
+
+def goes_on(world: World, query: Query, within_s: float = 10.0) -> None:
+    """Some batches more, soon."""
+    seen = query.directory.committed
+    world.until(lambda: query.directory.committed > seen + 2, "batches", within_s)
+
+
+def all_copies(world: World, copies: int) -> bool:
+    """Whether each vnode is on so many workers in full."""
+    epoch = world.epoch()
+    return all(len(epoch.full_holders(Vnode(v))) == copies for v in epoch.vnodes())
+
+
+def end(world: World, query: Query) -> None:
+    """More batches, then every output and all state equal those of the inputs."""
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
+def test_a_worker_is_killed_under_load() -> None:
+    """Its vnodes have heirs within a moment, each batch counts once, copies are made anew."""
+    world, query = started()
     owned = world.epoch().owned_by("i0")
     world.hosts["w1"].lose()
-    seen = query.directory.committed
-    world.until(lambda: query.directory.committed > seen + 3, "batches after the loss", 5.0)
+    goes_on(world, query, 5.0)
     (view,) = failovers(world)
     assert view.lost == ("w1",)
     assert set(view.moves) == set(owned)
     world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
-    epoch = world.epoch()
-    assert WorkerId("w1") not in epoch.listeners()
-    world.until(lambda: world.groups().joins == 0, "copies on the other workers")
-    world.until(
-        lambda: all(len(world.epoch().full_holders(Vnode(v))) == 2 for v in epoch.vnodes()),
-        "whole copies",
-    )
-    world.finish(query, batches=query.directory.committed + 20)
-    assert query.failures == []
+    assert W1 not in world.epoch().listeners()
+    world.until(lambda: all_copies(world, 2), "copies on the other workers")
+    world.until(lambda: failovers(world)[0].recover_ms is not None)
+    end(world, query)
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if "session" not in step])
+def test_a_worker_is_lost_at_a_step_of_a_batch(step: str) -> None:
+    """Wherever it stood: what was decided counts, what was not is staged anew."""
+    world, query = started(batches=6)
+    does, holding, after = STEPS[step]
+    lose = world.hosts["w1"].lose
+    trap = world.trap("w1", does, lose, holding=holding, after=after, skip=3)
+    world.until_sprung(trap)
+    goes_on(world, query)
+    assert W1 not in world.epoch().listeners()
+    end(world, query)
+
+
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [
+        ("stage 0", False),
+        ("send Put", True),
+        ("send Seal", True),
+        ("send Apply", True),
+        ("then", True),
+        ("commit", True),
+    ],
+)
+def test_worker_and_driver_are_lost_together(step: str, after: bool) -> None:
+    """The next run of the query fences without the lost worker, and goes on from there."""
+    world, query = started()
+
+    def both() -> None:
+        world.hosts["w1"].lose()
+        query.kill()
+
+    trap = world.trap(query.name, step, both, after=after)
+    world.until_sprung(trap)
+    query = world.start_query(query.directory)
+    goes_on(world, query)
+    end(world, query)
+
+
+def test_a_worker_is_lost_while_no_query_runs() -> None:
+    """The controller takes a session and cuts by itself."""
+    world, query = started()
+    query.kill()
+    world.hosts["w1"].lose()
+    world.until(lambda: bool(failovers(world)), "a failover")
+    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE, "its end")
+    query = world.start_query(query.directory)
+    end(world, query)
+
+
+@pytest.mark.parametrize("step", ["store.write", "send Heartbeat"])
+@pytest.mark.parametrize("after", [False, True])
+def test_the_controller_is_killed_during_a_failover(step: str, after: bool) -> None:
+    """What is given up was persisted, or the next controller sees the silence itself."""
+    world, query = started()
+    world.hosts["w1"].lose()
+    trap = world.trap("controller", step, world.kill_controller, after=after)
+    world.until_sprung(trap)
+    world.run(1.0)
+    world.start_controller()
+    goes_on(world, query, 30.0)
+    end(world, query)
+
+
+def test_a_worker_that_is_cut_off_comes_back() -> None:
+    """It lives, and hears of nothing: what it does changes nothing. Back again, it runs nothing of
+    the job, and its files save a part of the copying (design, section 8)."""
+    world, query = started()
+    host = world.hosts["w1"]
+    others = [world.hosts[w].address for w in ("w2", "w3")]
+    world.network.partition([host.address], [*others, "controller", query.name])
+    goes_on(world, query, 20.0)
+    assert W1 not in world.epoch().listeners()
+    assert host.pids("i0"), "it does not know"
+    world.network.heal()
+    world.until(lambda: not host.pids("i0"), "the end of its instance")
+    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
+    end(world, query)
+
+
+def test_a_returning_worker_uses_its_files_again() -> None:
+    """With two workers the copies have no other place: the lost one gets them back."""
+    world, query = started(workers=2, batches=40)
+    world.hosts["w1"].lose()
+    goes_on(world, query)
+    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
+    assert world.groups().lacking == 8
+    world.hosts["w1"].start_agent()
+    world.until(lambda: all_copies(world, 2), "copies on both workers", 60.0)
+    end(world, query)
+
+
+def test_an_agent_alone_moves_nothing() -> None:
+    """Design, section 3: it comes back and adopts its instances."""
+    world, query = started()
+    before = world.epoch()
+    for name in ("w1", "w2", "w3"):
+        world.hosts[name].kill_agent()
+        world.run(1.0)
+        world.hosts[name].start_agent()
+        goes_on(world, query)
+    assert world.epoch() == before
+    assert not failovers(world)
+    end(world, query)
+
+
+def test_an_agent_that_stays_away_is_given_up() -> None:
+    world, query = started()
+    world.hosts["w1"].kill_agent()
+    goes_on(world, query, 30.0)
+    assert W1 not in world.epoch().listeners()
+    end(world, query)
+
+
+@pytest.mark.parametrize("gone", ["w1", "w2"])
+@pytest.mark.parametrize("message", ["FetchManifest", "OpenVnode", "Seal"])
+def test_a_worker_is_lost_during_a_handover(gone: str, message: str) -> None:
+    """Origin or target, before the marker or with it: the handover ends, and so does the
+    failover."""
+    world, query = started()
+    operation = world.handover([0, 1], "i2")
+    trap = world.trap(gone, "reply" if message == "Seal" else "", world.hosts[gone].lose, skip=2)
+    world.until_sprung(trap)
+    goes_on(world, query, 30.0)
+    world.until_ended(operation)
+    end(world, query)
+
+
+def test_two_workers_are_lost_one_after_the_other() -> None:
+    world, query = started(workers=4)
+    world.hosts["w1"].lose()
+    goes_on(world, query)
+    world.until(lambda: all_copies(world, 2), "copies on the other workers")
+    world.hosts["w2"].lose()
+    goes_on(world, query)
+    assert [view.lost for view in failovers(world)] == [("w2",), ("w1",)]
+    end(world, query)
+
+
+def test_many_losses_at_once_wait_for_a_person() -> None:
+    """The brake: more than a third. With two copies a person may go on."""
+    world, query = started(workers=4, replication=2)
+    world.hosts["w1"].lose()
+    world.hosts["w2"].lose()
+    world.run(10.0)
+    seen = query.directory.committed
+    assert not failovers(world)
+    findings = [finding.what for finding in world.call(lambda c: c.status()).findings]
+    assert any("2 of 4 workers are lost together" in what for what in findings)
+    world.failover("w1")
+    world.failover("w2")
+    world.until(lambda: query.directory.committed > seen + 2, "batches after the failovers")
+    end(world, query)
+
+
+def test_without_another_copy_the_job_waits_for_the_worker() -> None:
+    world, query = started(replication=0)
+    world.hosts["w1"].lose()
+    world.run(10.0)
+    with pytest.raises(NoCopy, match="nobody else has a whole copy of vnode 0"):
+        world.failover("w1")
+    world.hosts["w1"].start_agent()
+    goes_on(world, query, 30.0)
+    end(world, query)
+
+
+def test_what_a_failover_by_hand_refuses() -> None:
+    world, query = started()
+    with pytest.raises(HealthyTarget, match="w1 answers"):
+        world.failover("w1")
+    with pytest.raises(HealthyTarget, match="i0 answers"):
+        world.failover("i0")
+    with pytest.raises(UnknownWorker, match="'w9'"):
+        world.failover("w9")
+    end(world, query)
+
+
+def test_a_failover_cannot_be_taken_back() -> None:
+    world, query = started()
+    world.hosts["w1"].lose()
+    world.until(lambda: bool(failovers(world)), "a failover")
+    with pytest.raises(Refused, match="no way back"):
+        world.abort(failovers(world)[0].id)
+    end(world, query)
+
+
+def test_a_switchover_is_a_promotion() -> None:
+    """Nothing is copied: the target has it (Rhino, section 3.5)."""
+    world, query = started()
+    (view,) = world.switchover("i0")
+    view = world.until_ended(view.id)
+    assert view.phase is Phase.COMPLETE
+    assert view.bytes_moved == 0
+    assert not world.epoch().owned_by("i0")
+    end(world, query)
+
+
+def test_a_drained_worker_can_be_stopped() -> None:
+    """T3: the drain ends with no failover, and the host is not missed."""
+    world, query = started()
+    (view,) = world.drain("w1")
+    assert world.until_ended(view.id).phase is Phase.COMPLETE
+    world.until(lambda: W1 not in world.epoch().listeners(), "w1 to hold nothing")
+    world.until(lambda: all_copies(world, 2), "two copies on the others")
+    world.hosts["w1"].lose()
+    goes_on(world, query)
+    assert not failovers(world)
+    end(world, query)
+
+
+def test_replication_is_raised_and_lowered_while_it_runs() -> None:
+    world, query = started(replication=0)
+    world.set_replication(2)
+    world.until(lambda: all_copies(world, 3), "three copies", 60.0)
+    world.set_replication(1)
+    world.until(lambda: all_copies(world, 2), "two copies", 60.0)
+    end(world, query)
+
+
+def test_a_member_that_is_lost_is_replaced() -> None:
+    """Rhino, section 4.2.3, the second failure."""
+    world = World(workers=3, instances=1, replication=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    assert world.epoch().instances.keys() == {"i0"}
+    member = max(m.worker for route in world.epoch().routes for m in route.members)
+    world.hosts[member].lose()
+    goes_on(world, query, 30.0)
+    world.until(lambda: all_copies(world, 2), "another member", 60.0)
+    assert member not in world.epoch().listeners()
+    end(world, query)

@@ -34,12 +34,14 @@ def seeds() -> list[int]:
 class Chaos:
     """Something happens to a world every now and then; what was ended is started again."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, copies: bool = False) -> None:
         self.chance = Random(seed)
+        self.copies = copies
         self.world = World(
             seed,
             workers=3,
             instances=self.chance.choice([1, 2, 3]),
+            replication=self.chance.choice([1, 1, 2]) if copies else 0,
             faults=self.chance.choice([QUIET, UNSTEADY]),
             leisure=2.0,
         )
@@ -62,6 +64,8 @@ class Chaos:
             self.ambush,
             self.ambush,
         ]
+        if self.copies:
+            events += [self.lose, self.lose, self.lose, self.switchover, self.set_replication]
         self.revive()
         event = self.chance.choice(events)
         self.done.append(event.__name__)
@@ -90,6 +94,20 @@ class Chaos:
 
     def power_loss(self) -> None:
         self.chance.choice(list(self.world.hosts.values())).power_loss(self.chance)
+
+    def lose(self) -> None:
+        """A worker's processes end, for long enough to be given up, or nearly."""
+        host = self.chance.choice(list(self.world.hosts.values()))
+        host.lose()
+        self.done[-1] += f" {host.name}"
+        self.world.run(self.chance.choice([0.1, 0.5, 2.0, 6.0]))
+
+    def switchover(self) -> None:
+        target = self.chance.choice([*self.world.hosts, *self.world.epoch().instances])
+        self._asked(lambda: self.world.switchover(target))
+
+    def set_replication(self) -> None:
+        self._asked(lambda: self.world.set_replication(self.chance.randint(0, 2)))
 
     def kill_controller(self) -> None:
         self.world.kill_controller()
@@ -146,9 +164,10 @@ def peace(world: World, query: Query) -> None:
     world.finish(query, batches=query.directory.committed + 5, within_s=900)
 
 
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("seed", seeds())
-def test_whatever_happens(seed: int) -> None:
-    chaos = Chaos(seed)
+def test_whatever_happens(seed: int, copies: bool) -> None:
+    chaos = Chaos(seed, copies=copies)
     try:
         for _ in range(FAULTS):
             chaos.world.run(chaos.chance.uniform(0.05, 0.8))

@@ -90,7 +90,7 @@ class Worker:
             return
         for wish in message.jobs:
             uid = wish.spec.uid
-            if wish.dropped or wish.left is not None:
+            if wish.dropped or (wish.left is not None and not wish.keep):
                 self.desks.pop(uid, None)
                 self.desired.pop(uid, None)
                 continue

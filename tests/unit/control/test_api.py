@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 
 from rhinoctl import errors, limits
 from rhinoctl.control.api import build, problem
-from rhinoctl.ids import InstanceId, JobName, Vnode
+from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
 from rhinoctl.protocol import codec, views
 from rhinoctl.wire.secret import Secret
 from tests.unit.control.bench import Bench, registration
@@ -27,6 +27,13 @@ BODIES: dict[str, Any] = {
     "POST /v1/jobs/{name}/bind": views.BindRequest(new_stream=True),
     "POST /v1/jobs/{name}/handover": views.HandoverRequest(vnodes=(Vnode(0),), to=InstanceId("i1")),
     "POST /v1/jobs/{name}/rescale": views.RescaleRequest(instances=3),
+    "POST /v1/jobs/{name}/set": views.SetJob(replication=1),
+    "POST /v1/jobs/{name}/groups": views.GroupsRequest(),
+    "POST /v1/jobs/{name}/checkpoint": views.CheckpointRequest(),
+    "POST /v1/jobs/{name}/suspect": views.Suspicion(session=1, worker=WorkerId("w1")),
+    "POST /v1/switchover": views.SwitchoverRequest(target="w1"),
+    "POST /v1/drain": views.DrainRequest(worker=WorkerId("w1")),
+    "POST /v1/failover": views.FailoverRequest(target="w1"),
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
 }
 ROUTES = [

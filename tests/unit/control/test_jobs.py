@@ -65,7 +65,7 @@ REFUSED: list[tuple[dict[str, Any], type[RhinoError]]] = [
     ({"vnodes": -4}, UsageError),
     ({"vnodes": 3}, UsageError),
     ({"vnodes": 65536}, UsageError),
-    ({"replication": 1}, UsageError),
+    ({"replication": -1}, UsageError),
     ({"name": ""}, UsageError),
     ({"name": "../../etc"}, UsageError),
     ({"name": "a b"}, UsageError),

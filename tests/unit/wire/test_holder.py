@@ -130,13 +130,13 @@ def test_the_proposal_is_asked_for_when_the_rows_are_staged() -> None:
         order.append("staged")
         return nothing(asked)
 
-    def proposal() -> Epoch:
+    def proposal() -> Epoch | None:
         order.append("asked")
-        return moved
+        return moved if "staged" in order else None
 
     task = batches.Task(time=BatchTime(0, 0), end_offsets="1")
     state = bench.run(task, stage=stage, proposal=proposal).run()
-    assert order == ["staged", "asked"]
+    assert order[order.index("staged") + 1] == "asked"
     assert state.lineage.epoch == moved
 
 
@@ -211,12 +211,10 @@ def test_a_worker_that_no_epoch_names_is_found_in_the_inventory(
     cut = with_chains_cut(held, {Vnode(0): frozenset({W2})})
     assert W2 not in cut.workers
     state = bench.run(batches.Task(time=BASE, change=cut), addresses=addresses).run()
-    if addresses:
-        assert state.phase is Phase.DONE
-        assert bench.workers[W2].state.decided == state.record
-    else:
-        assert state.fault is not None
-        assert (state.fault.kind, state.fault.workers) == (FaultKind.UNREACHABLE, (W2,))
+    assert state.phase is Phase.DONE, "who has left is not waited for"
+    bench.schedule.run(0.1)
+    told = bench.workers[W2].state.decided == state.record
+    assert told == bool(addresses)
 
 
 def test_an_epoch_record_stages_nothing() -> None:
