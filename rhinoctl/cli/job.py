@@ -10,7 +10,7 @@ from rhinoctl.ops import jobs as ops
 from rhinoctl.render import tables
 from rhinoctl.render.output import emit
 
-app = group("Show, bind and delete jobs.")
+app = group("Show, set, bind and delete jobs.")
 
 
 @app.command("list", **ends("rhinoctl job list", Exit.REFUSED, refused="no controller answers"))
@@ -24,6 +24,29 @@ def list_(cluster: Cluster = None, as_json: Json = False) -> int:
 def show(job: JobArgument, cluster: Cluster = None, as_json: Json = False) -> int:
     """Show a job, its instances and where its vnodes live."""
     emit(ops.show_job(cluster, job), as_json, tables.job_table)
+    return Exit.DONE
+
+
+@app.command(
+    "set",
+    **ends("rhinoctl job set clicks replication=2", Exit.REFUSED, refused="unknown job"),
+)
+def set_(
+    job: JobArgument,
+    setting: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY=VALUE", help="replication=R: keep R further copies of each vnode."
+        ),
+    ],
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> int:
+    """Change what a job wishes for, while it runs.
+
+    Copies join and leave in the background: `rhinoctl groups apply JOB` waits for them.
+    """
+    emit(ops.set_job(cluster, job, setting=setting), as_json, tables.acknowledged_text)
     return Exit.DONE
 
 

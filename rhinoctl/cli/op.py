@@ -11,7 +11,7 @@ from rhinoctl.render import tables
 from rhinoctl.render.live import OperationProgress
 from rhinoctl.render.output import emit
 
-app = group("Show and abort handovers and rescales.")
+app = group("Show and abort handovers, failovers and other operations.")
 
 
 @app.command("list", **ends("rhinoctl op list", Exit.REFUSED, refused="no controller answers"))

@@ -2,7 +2,7 @@
 
 from rhinoctl.errors import UsageError
 from rhinoctl.ops.cluster import connect
-from rhinoctl.protocol.views import Acknowledged, BindRequest, JobList, JobView
+from rhinoctl.protocol.views import Acknowledged, BindRequest, JobList, JobView, SetJob
 
 
 def list_jobs(cluster: str | None) -> JobList:
@@ -34,3 +34,21 @@ def bind_job(cluster: str | None, name: str, *, new_stream: bool) -> Acknowledge
         )
     with connect(cluster) as client:
         return client.bind(name, BindRequest(new_stream=True))
+
+
+def set_job(cluster: str | None, name: str, *, setting: str) -> Acknowledged:
+    """Change what a job wishes for, by ``replication=2``. Raises UsageError, UnknownJob and
+    Refused."""
+    key, equals, value = setting.partition("=")
+    if not equals or key != "replication":
+        raise UsageError(
+            f"{setting!r} is nothing that can be set",
+            remedy="what can be set: replication=R, the number of further copies of each vnode",
+        )
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(
+            f"{value!r} is no number of copies",
+            remedy="write a whole number from 0 (no further copies), such as replication=1",
+        )
+    with connect(cluster) as client:
+        return client.set_job(name, SetJob(replication=int(value)))

@@ -6,7 +6,7 @@ nothing.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from rhinoctl import limits
@@ -21,8 +21,9 @@ from rhinoctl.errors import (
 )
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.ops.cluster import connect
+from rhinoctl.ops.looks import LOOK_S, looks
 from rhinoctl.ops.vnodes import format_vnodes, parse_vnodes
-from rhinoctl.protocol.handover import ENDED, Phase
+from rhinoctl.protocol.handover import ENDED, Kind, Phase
 from rhinoctl.protocol.views import (
     AbortRequest,
     HandoverRequest,
@@ -36,17 +37,11 @@ View = OperationView
 
 Show = Callable[[View], None]
 
-WATCH_S = 0.2
-"""Between two looks at an operation: phases last from tens of milliseconds to minutes."""
-
 WATCH_DEADLINE_S = limits.HANDOVER_DEADLINE_S + 60.0
 """The operation ends by its own deadline; this is for a controller that does not end it."""
 
-AWAY_S = 60.0
-"""A controller may be restarted while we watch: its operations go on afterwards."""
-
-PAUSE_S = 3.0
-"""The pause is known once the targets have reported the first batch after the marker."""
+MEASURED_S = 3.0
+"""Pause and recovery are known once the targets have reported the first batch of their own."""
 
 
 def handover(
@@ -67,7 +62,7 @@ def handover(
     request = HandoverRequest(vnodes=parse_vnodes(vnodes), to=InstanceId(to), dry_run=dry_run)
     with connect(cluster) as client:
         begun = client.handover(job, request)
-        return _follow(client, begun, show) if wait and not dry_run else begun
+        return follow(client, begun, show) if wait and not dry_run else begun
 
 
 def rescale(
@@ -88,7 +83,7 @@ def rescale(
     request = RescaleRequest(instances=instances, dry_run=dry_run)
     with connect(cluster) as client:
         begun = client.rescale(job, request)
-        return _follow(client, begun, show) if wait and not dry_run else begun
+        return follow(client, begun, show) if wait and not dry_run else begun
 
 
 def abort(
@@ -138,31 +133,28 @@ def watch(client: ControlClient, view: OperationView, show: Show) -> OperationVi
 
     Raises DeadlineExceeded if it does not end, and NotRunning if the controller stays away.
     """
-    deadline = time.monotonic() + WATCH_DEADLINE_S
-    seen_at = time.monotonic()
     show(view)
-    while view.phase not in ENDED:
-        now = time.monotonic()
-        if now > deadline:
-            raise DeadlineExceeded(
-                f"{view.id} has not ended within {WATCH_DEADLINE_S:.0f} s",
-                remedy=f"see `rhinoctl status` and `rhinoctl op show {view.id}`",
-            )
-        time.sleep(WATCH_S)
-        try:
-            view = client.operation(view.id)
-        except (NotRunning, DeadlineExceeded):
-            if now - seen_at > AWAY_S:
-                raise
-            continue
-        seen_at = now
+    if view.phase in ENDED:
+        return view
+    op = view.id
+    for view in looks(lambda: client.operation(op), deadline_s=WATCH_DEADLINE_S):
         show(view)
-    return view
+        if view.phase in ENDED:
+            return view
+    raise DeadlineExceeded(
+        f"{op} has not ended within {WATCH_DEADLINE_S:.0f} s",
+        remedy=f"see `rhinoctl status` and `rhinoctl op show {op}`",
+    )
 
 
 def exit_of_plan(plan: OperationView) -> Exit:
     """How a dry run ends."""
     return Exit.HAS_CHANGES if plan.phase is Phase.PLANNED else Exit.DONE
+
+
+def any_change(plans: Iterable[OperationView]) -> Exit:
+    """How a dry run of several plans ends."""
+    return Exit.HAS_CHANGES if Exit.HAS_CHANGES in map(exit_of_plan, plans) else Exit.DONE
 
 
 def error_of(view: OperationView) -> OperationAborted | None:
@@ -176,14 +168,37 @@ def error_of(view: OperationView) -> OperationAborted | None:
     )
 
 
-def _follow(client: ControlClient, begun: OperationView, show: Show) -> OperationView:
-    """Watch to the end, and a little longer for the pause, which is measured after it."""
+def error_of_all(ended: Sequence[OperationView]) -> OperationAborted | None:
+    """As `error_of`, for operations that began together: all that were aborted in one error."""
+    errors = [error for view in ended if (error := error_of(view)) is not None]
+    if len(errors) < 2:
+        return errors[0] if errors else None
+    return OperationAborted(
+        f"{len(errors)} of {len(ended)} operations were aborted: "
+        + "; ".join(error.message for error in errors),
+        remedy="see `rhinoctl status`, then start them again: what is complete is left alone",
+    )
+
+
+def follow(client: ControlClient, begun: OperationView, show: Show) -> OperationView:
+    """Watch to the end, and a little longer for what is measured only after it."""
     ended = watch(client, begun, show)
     if ended.phase is not Phase.COMPLETE or not ended.moves:
         return ended
     with suppress(NotRunning, DeadlineExceeded):  # it is complete all the same
-        deadline = time.monotonic() + (PAUSE_S if client.job(ended.job).live else 0)
-        while ended.pause_ms is None and time.monotonic() < deadline:
-            time.sleep(WATCH_S)
+        deadline = time.monotonic() + (MEASURED_S if client.job(ended.job).live else 0)
+        while not _is_measured(ended) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
             ended = client.operation(ended.id)
     return ended
+
+
+def follow_all(client: ControlClient, begun: OperationList, show: Show) -> OperationList:
+    """Follow operations that began together, one after the other, to the end of all."""
+    for view in begun.operations:
+        show(view)
+    return OperationList(operations=tuple(follow(client, v, show) for v in begun.operations))
+
+
+def _is_measured(view: OperationView) -> bool:
+    return (view.recover_ms if view.kind is Kind.FAILOVER else view.pause_ms) is not None

@@ -10,9 +10,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rhinoctl.ids import OpId
 from rhinoctl.ops.demo_tally import Frame, Latency
 from rhinoctl.ops.vnodes import format_vnodes
-from rhinoctl.protocol.handover import ENDED
+from rhinoctl.protocol.handover import ENDED, Kind
 from rhinoctl.protocol.views import InstanceView, OperationView
 from rhinoctl.render.output import console_of
 from rhinoctl.render.tables import coloured, columns, facts, phase_times
@@ -65,24 +66,26 @@ class _Display:
         self.console.print(text, soft_wrap=True)
 
 
-# --- one operation -------------------------------------------------------------------------------
+# --- what a command waits for --------------------------------------------------------------------
 
 
-class OperationProgress(_Display):
-    """The phase and bytes of an operation that a command waits for."""
+class WaitProgress(_Display):
+    """How far something is that a command waits for. `left` is said if the command ends before."""
 
-    def __init__(self) -> None:
+    def __init__(self, left: str = "") -> None:
         super().__init__()
-        self._last: OperationView | None = None
+        self._left = left
+        self._told = ""
+        self._told_at = -PLAIN_EVERY_S
 
-    def show(self, view: OperationView) -> None:
-        """The operation as just seen; one that had nothing to do has no id, and no progress."""
-        if not view.id:
-            return
-        if self.plain and (self._last is None or self._last.phase is not view.phase):
-            self.line(_operation_line(view))
-        self._last = view
-        self.update(Text(_operation_line(view)))
+    def tell(self, text: str) -> None:
+        """How far it is now; where there is no terminal, not more often than people can read."""
+        now = time.monotonic()
+        if self.plain and text != self._told and now - self._told_at >= PLAIN_EVERY_S:
+            self._told_at = now
+            self.line(text)
+        self._told = text
+        self.update(Text(text))
 
     def __exit__(
         self,
@@ -91,11 +94,42 @@ class OperationProgress(_Display):
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)
-        view = self._last
-        if view is not None and view.id and view.phase not in ENDED and kind is not None:
+        if self._told and self._left and kind is not None:
+            self.line(self._left)
+
+
+class OperationProgress(WaitProgress):
+    """The phase and bytes of the operations that a command waits for."""
+
+    def __init__(self, left: str = "") -> None:
+        super().__init__(left)
+        self._seen: dict[OpId, OperationView] = {}
+
+    def show(self, view: OperationView) -> None:
+        """An operation as just seen; one that had nothing to do has no id, and no progress."""
+        if not view.id:
+            return
+        last = self._seen.get(view.id)
+        if self.plain and (last is None or last.phase is not view.phase):
+            self.line(_operation_line(view))
+        self._seen[view.id] = view
+        running = [each for each in self._seen.values() if each.phase not in ENDED]
+        self.update(Text("\n".join(map(_operation_line, running or [view]))))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for view in self._seen.values() if kind is not None else ():
+            if view.phase in ENDED:
+                continue
+            end = f", end it with `rhinoctl op abort {view.id}`"
             self.line(
                 f"{view.id} goes on without this command: watch it with"
-                f" `rhinoctl op show {view.id}`, end it with `rhinoctl op abort {view.id}`"
+                f" `rhinoctl op show {view.id}`{'' if view.kind is Kind.FAILOVER else end}"
             )
 
 

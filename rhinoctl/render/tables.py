@@ -11,7 +11,7 @@ from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.ops.cluster import Versions
 from rhinoctl.ops.local import LocalView
 from rhinoctl.ops.vnodes import format_vnodes
-from rhinoctl.protocol.handover import ENDED, Phase
+from rhinoctl.protocol.handover import ENDED, Kind, Phase
 from rhinoctl.protocol.views import (
     Acknowledged,
     Finding,
@@ -23,7 +23,7 @@ from rhinoctl.protocol.views import (
     StatusView,
     WorkerView,
 )
-from rhinoctl.render.units import ago, counted, instant, milliseconds, size
+from rhinoctl.render.units import ago, counted, instant, milliseconds, seconds, size
 
 STYLES = {
     Health.OK: "green",
@@ -76,6 +76,7 @@ def status_table(status: StatusView) -> RenderableType:
             title,
             _workers(status.workers),
             job_list_table(JobList(jobs=status.jobs)) if status.jobs else Text("no jobs"),
+            losses_table(status.jobs),
             _operations(status.operations) if status.operations else None,
             _findings(status.findings) if status.findings else None,
         ]
@@ -83,19 +84,50 @@ def status_table(status: StatusView) -> RenderableType:
 
 
 def _workers(workers: Sequence[WorkerView]) -> Table:
-    table = columns("WORKER", "HEALTH", "SEEN", "PID>", "INSTANCES>", "VNODES>", "LOG>", "FREE>")
+    names = ("SEEN", "PID>", "INSTANCES>", "VNODES>", "HELD>", "LOG>", "FREE>")
+    table = columns("WORKER", "HEALTH", *names)
     for worker in workers:
         table.add_row(
             worker.id,
-            coloured(worker.health),
+            _worker_state(worker),
             ago(worker.seen_s),
             str(worker.pid or "-"),
             str(worker.instances),
             str(worker.vnodes_owned),
+            str(worker.vnodes_held),
             size(worker.log_bytes),
             size(worker.free_bytes),
         )
     return table
+
+
+def _worker_state(worker: WorkerView) -> Text:
+    if not worker.draining:
+        return coloured(worker.health)
+    there = worker.vnodes_owned or worker.vnodes_held
+    return Text.assemble(coloured(worker.health), ", ", "draining" if there else "drained")
+
+
+def losses_table(jobs: Sequence[JobView]) -> RenderableType | None:
+    """What would come of the loss of each worker, or None if none owns anything."""
+    table = columns("JOB", "WORKER", "VNODES>", "PREDICTED>", "REPLAYED>", "AND THEN")
+    for job in jobs:
+        for loss in job.losses:
+            if not loss.vnodes:
+                continue
+            then = Text("the job goes on by itself")
+            if loss.stranded:
+                where = f"on {loss.worker} only: the job waits until it is back"
+                then = Text(f"{counted(loss.stranded, 'vnode')} {where}", "yellow")
+            table.add_row(
+                job.name,
+                loss.worker,
+                str(loss.vnodes),
+                seconds(loss.seconds),
+                counted(loss.batches, "batch", "batches"),
+                then,
+            )
+    return Group(Text("If a worker died now:"), table) if table.row_count else None
 
 
 def _findings(findings: Sequence[Finding]) -> Group:
@@ -154,8 +186,8 @@ def job_list_table(jobs: JobList) -> RenderableType:
     """One line a job."""
     if not jobs.jobs:
         return Text("no jobs")
-    names = ("JOB", "QUERY", "OPERATOR", "INSTANCES>", "VNODES>", "STATE>", "EPOCH>", "BATCH>")
-    table = columns(*names, "OPERATION")
+    names = ("JOB", "QUERY", "OPERATOR", "INSTANCES>", "VNODES>", "COPIES>", "STATE>", "EPOCH>")
+    table = columns(*names, "BATCH>", "OPERATION")
     for job in jobs.jobs:
         table.add_row(
             job.name,
@@ -163,6 +195,7 @@ def job_list_table(jobs: JobList) -> RenderableType:
             job.operator,
             str(len(job.instances)),
             str(job.vnodes),
+            _copies_there(job),
             size(sum(instance.state_bytes for instance in job.instances)),
             str(job.epoch),
             str(job.batch or "-"),
@@ -176,8 +209,12 @@ def job_table(job: JobView) -> RenderableType:
     copies = {f"copies on {w}": format_vnodes(held) for w, held in _copies(job).items()}
     watermark = {} if job.watermark_ms is None else {"watermark": instant(job.watermark_ms)}
     kept = f"{counted(job.replication, 'further copy', 'further copies')} of each vnode kept"
+    if job.lacking:
+        lacking = counted(job.lacking, "copy is", "copies are")
+        kept += f"; {lacking} lacking: see `rhinoctl groups show {job.name}`"
     if copies and not job.replication:
         kept += "; those below are left of a move, and go when no output is owed any more"
+    replicated = {} if not job.applied_bytes else {"replicated": _replicated(job)}
     return spaced(
         [
             facts(
@@ -187,6 +224,7 @@ def job_table(job: JobView) -> RenderableType:
                     "query": f"{_query(job)}, session {job.session}, id {job.query_id or '-'}",
                     "vnodes": str(job.vnodes),
                     "replication": kept,
+                    **replicated,
                     "epoch": str(job.epoch),
                     "last batch": f"{job.batch or '-'} (generation/batch)",
                     **watermark,
@@ -195,7 +233,23 @@ def job_table(job: JobView) -> RenderableType:
                 }
             ),
             _instances(job),
+            losses_table([job]),
         ]
+    )
+
+
+def _copies_there(job: JobView) -> Text:
+    if job.lacking:
+        return Text(f"{counted(job.lacking, 'copy', 'copies')} lacking", "yellow")
+    return Text(f"{job.replication} of {job.replication}" if job.replication else "-")
+
+
+def _replicated(job: JobView) -> str:
+    """What copies cost: the first thing to look at (docs/protocol/replication.md)."""
+    ratio = job.fetched_bytes / job.applied_bytes
+    return (
+        f"{size(job.fetched_bytes)} of checkpoints sent for {size(job.applied_bytes)} of rows"
+        f" applied: {ratio:.2f} bytes per byte"
     )
 
 
@@ -249,16 +303,26 @@ def _operations(operations: Sequence[OperationView]) -> Table:
             size(view.bytes_moved),
             milliseconds(view.pause_ms),
             milliseconds(view.total_ms),
-            view.reason or view.progress or "-",
+            view.reason or view.progress or _recovered(view) or "-",
         )
     return table
+
+
+def _recovered(view: OperationView) -> str:
+    """What a failover that is over has come to, in a few words."""
+    if view.kind is not Kind.FAILOVER or view.phase is not Phase.COMPLETE:
+        return ""
+    parts = [f"without {', '.join(view.lost)}"] if view.lost else []
+    if view.recover_ms is not None:
+        parts.append(f"recovered in {milliseconds(view.recover_ms)}")
+    return ", ".join(parts)
 
 
 def operation_table(view: OperationView) -> RenderableType:
     """One operation: which vnodes go where, how long each phase took, what it cost."""
     if not view.moves and not view.id:
         return Text("nothing to do: the vnodes are there already")
-    phases = ", ".join(f"{name} {milliseconds(ms)}" for name, ms in phase_times(view).items())
+    figures = _failover_facts if view.kind is Kind.FAILOVER else _move_facts
     return spaced(
         [
             Text.assemble(
@@ -267,27 +331,68 @@ def operation_table(view: OperationView) -> RenderableType:
             ),
             facts(
                 {
-                    "phases": phases or "-",
-                    "pause": milliseconds(view.pause_ms),
-                    "total": milliseconds(view.total_ms),
-                    "moved": f"{size(view.bytes_moved)} of {size(view.state_bytes)} of state",
+                    **figures(view),
                     "marker": str(view.marker or "-"),
                     **({"reason": view.reason} if view.reason else {}),
                 }
             ),
-            _moves(view),
+            _moves(view) if view.moves else None,
         ]
     )
 
 
+def operations_table(operations: OperationList) -> RenderableType:
+    """Operations that began together, each as in `operation_table`."""
+    return spaced(operation_table(view) for view in operations.operations)
+
+
+def _move_facts(view: OperationView) -> dict[str, str]:
+    return {
+        "phases": _phases(view),
+        "pause": milliseconds(view.pause_ms),
+        "total": milliseconds(view.total_ms),
+        "moved": f"{size(view.bytes_moved)} of {size(view.state_bytes)} of state",
+    }
+
+
+def _failover_facts(view: OperationView) -> dict[str, str]:
+    known, replayed = view.recover_ms is not None, view.replayed_batches
+    return {
+        "lost": ", ".join(view.lost) or "-",
+        "vnodes": f"{len(view.moves)}, with {size(view.state_bytes)} of state",
+        "recovered": f"in {milliseconds(view.recover_ms)}" if known else "not yet, or not known",
+        "replayed": "-" if replayed is None else f"{counted(replayed, 'batch', 'batches')} at most",
+        "fetched": f"{size(view.bytes_moved)} before the job went on",
+        "phases": _phases(view),
+        "total": milliseconds(view.total_ms),
+    }
+
+
+def _phases(view: OperationView) -> str:
+    spent = (f"{name} {milliseconds(ms)}" for name, ms in phase_times(view).items())
+    return ", ".join(spent) or "-"
+
+
 def plan_table(view: OperationView) -> RenderableType:
     """What a dry run found."""
-    if not view.moves:
-        if view.phase is Phase.PLANNED:
-            return Text(f"{view.kind.value} of job {view.job}: only instances without vnodes end")
-        return operation_table(view)
-    lines = f"{counted(len(view.moves), 'vnode')} with {size(view.state_bytes)} of state would move"
-    return spaced([Text(f"{view.kind.value} of job {view.job}: {lines}"), _moves(view)])
+    failover = view.kind is Kind.FAILOVER
+    title = f"{view.kind.value} of job {view.job}: "
+    if failover:
+        title += f"{', '.join(view.lost)} would be given up; " if view.lost else ""
+    if view.moves:
+        then = "get another owner" if failover else "move"
+        many = counted(len(view.moves), "vnode")
+        line = f"{many} with {size(view.state_bytes)} of state would {then}"
+        return spaced([Text(title + line), _moves(view)])
+    if view.phase is Phase.PLANNED:
+        only = "no vnode gets another owner" if failover else "only instances without vnodes end"
+        return Text(title + only)
+    return operation_table(view)
+
+
+def plans_table(plans: OperationList) -> RenderableType:
+    """What a dry run found for each job."""
+    return spaced(plan_table(view) for view in plans.operations)
 
 
 def phase_times(view: OperationView) -> dict[str, float]:

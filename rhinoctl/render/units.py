@@ -22,6 +22,13 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.0f} ms"
 
 
+def seconds(value: float | None) -> str:
+    """A longer or a guessed duration; ``-`` if it is not known."""
+    if value is None:
+        return "-"
+    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
 def ago(seconds: float | None) -> str:
     """How long ago something was seen."""
     if seconds is None:
