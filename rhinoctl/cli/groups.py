@@ -13,7 +13,7 @@ from rhinoctl.render.errors import show_error
 from rhinoctl.render.live import WaitProgress
 from rhinoctl.render.output import emit
 
-app = group("Show, plan and wait for the copies of each vnode on other workers.")
+app = group("Show and plan the copies of each vnode, and wait for them.")
 
 
 @app.command(

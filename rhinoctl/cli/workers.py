@@ -51,10 +51,10 @@ def failover(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> int:
-    """Give up a worker or instance that does not answer: holders of copies take over.
+    """Let copies take over from a worker or instance that died.
 
-    It is done automatically as a rule; by hand it is for what the brakes have left to a person.
-    Try --dry-run first. Ctrl-C ends only the waiting, with exit code 130.
+    As a rule it happens by itself. By hand it is for what was left to a person: see `rhinoctl
+    status`, and try --dry-run first. Ctrl-C ends only the waiting, with exit code 130.
     """
     with OperationProgress() as progress:
         found = ops.failover(
@@ -85,10 +85,10 @@ def switchover(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> int:
-    """Move all vnodes that a worker or instance owns to holders of copies, while jobs run.
+    """Move all that a worker or instance owns to where copies are.
 
-    Unlike after drain, it may keep copies and get vnodes again. Ctrl-C ends only the waiting, with
-    exit code 130: the operation goes on.
+    Jobs run meanwhile. Unlike after drain, it may keep copies and get vnodes again. Ctrl-C ends
+    only the waiting, with exit code 130: the operation goes on.
     """
     with OperationProgress() as progress:
         found = ops.switchover(
@@ -107,10 +107,10 @@ def drain(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> int:
-    """Take all vnodes and copies off a worker while jobs run, so that its host may be stopped.
+    """Take everything off a worker so that it may be stopped.
 
-    It gets none until --undo. Ctrl-C ends only the waiting, with exit code 130: the drain goes on,
-    and the same command waits for it again.
+    Jobs run meanwhile. It gets no vnodes and copies any more until --undo. Ctrl-C ends only the
+    waiting, with exit code 130: the drain goes on, and the same command waits for it again.
     """
     left = (
         f"the drain of {worker} goes on without this command: wait for it again with"

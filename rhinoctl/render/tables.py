@@ -186,8 +186,9 @@ def job_list_table(jobs: JobList) -> RenderableType:
     """One line a job."""
     if not jobs.jobs:
         return Text("no jobs")
-    names = ("JOB", "QUERY", "OPERATOR", "INSTANCES>", "VNODES>", "COPIES>", "STATE>", "EPOCH>")
-    table = columns(*names, "BATCH>", "OPERATION")
+    names = ("JOB", "QUERY", "OPERATOR", "INSTANCES>", "VNODES>", "COPIES>", "STATE>", "BATCH>")
+    table = columns(*names, "OPERATION")
+    table.columns[0].no_wrap = True  # a name is for copying
     for job in jobs.jobs:
         table.add_row(
             job.name,
@@ -197,7 +198,6 @@ def job_list_table(jobs: JobList) -> RenderableType:
             str(job.vnodes),
             _copies_there(job),
             size(sum(instance.state_bytes for instance in job.instances)),
-            str(job.epoch),
             str(job.batch or "-"),
             job.operation or "-",
         )

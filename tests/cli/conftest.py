@@ -7,6 +7,7 @@ the diff. Text that changes from run to run is replaced before it is compared.
 import os
 import re
 import shlex
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,15 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
         return Ended(argv, int(exit_code), out, err)
 
     return run_command
+
+
+@pytest.fixture
+def interrupted(run: Run) -> Iterator[Run]:
+    """Run a command as from a terminal: an answer may send this process SIGINT."""
+    # A shell ignores SIGINT in what it runs in the background, and Python then leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield run
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_nothing_to_do(serving: FakeController, run: Any, golden: Any, argv: Any
 
 
 def test_ctrl_c_leaves_the_operation_running(
-    serving: FakeController, run: Any, golden: Any
+    serving: FakeController, interrupted: Any, golden: Any
 ) -> None:
     def interrupt(body: bytes) -> views.OperationView:
         os.kill(os.getpid(), signal.SIGINT)
@@ -114,12 +114,7 @@ def test_ctrl_c_leaves_the_operation_running(
 
     serving.answers["POST", "/v1/jobs/clicks/handover"] = looks(Phase.WARMING)[0]
     serving.answers["GET", "/v1/ops/op-7"] = interrupt
-    # A shell ignores SIGINT in what it runs in the background, and Python then leaves it so.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        ended = run(*HANDOVER)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    ended = interrupted(*HANDOVER)
     assert ended.exit_code == 130
     golden("handover-interrupted", ended)
     assert [verb for verb, _, _ in serving.asked] == ["POST", "GET"]

@@ -54,9 +54,54 @@ RESCALE = fake.operation(
     pause_ms=None,
 )
 
+KEPT = fake.job(
+    replication=2,
+    lacking=1,
+    members={Vnode(v): (WorkerId("w2"), WorkerId("w3")) for v in range(4)},
+    losses=(
+        fake.loss("w1", vnodes=8),
+        fake.loss("w2", stranded=1, batches=1, seconds=None),
+        fake.loss("w3", vnodes=0),
+    ),
+    fetched_bytes=84_000_000,
+    applied_bytes=60_000_000,
+)
+REPLICATED = fake.status(
+    health=views.Health.DEGRADED,
+    workers=(
+        fake.worker(1, vnodes_held=9),
+        fake.worker(2, draining=True, vnodes_held=4),
+        fake.worker(3, draining=True, vnodes_owned=0),
+    ),
+    jobs=(fake.job(name="bids", replication=1, losses=(fake.loss("w1", seconds=14.2),)), KEPT),
+    findings=(
+        views.Finding(
+            what="job clicks lacks 1 copy: worker w1 has no room for 1 vnode",
+            remedy="see `rhinoctl groups show clicks`; start another worker",
+        ),
+    ),
+)
+FAILING = fake.failover(
+    phase=Phase.MARKED,
+    recover_ms=None,
+    replayed_batches=None,
+    total_ms=None,
+    bytes_moved=0,
+    progress="waiting for the first batch of i1",
+    times={"planned": 1.0, "armed": 1.0, "marked": 1.25},
+)
+
 SHOWN: list[tuple[str, tuple[str, ...], str, Any, Exit]] = [
     ("status", ("status",), "/v1/status", fake.status(), Exit.DONE),
     ("status-degraded", ("status",), "/v1/status", DEGRADED, Exit.DEGRADED),
+    ("status-copies", ("status",), "/v1/status", REPLICATED, Exit.DEGRADED),
+    ("job-show-copies", ("job", "show", "clicks"), "/v1/jobs/clicks", KEPT, Exit.DONE),
+    ("op-show-failover", ("op", "show", "op-9"), "/v1/ops/op-9", fake.failover(), Exit.DONE),
+    ("op-show-failing", ("op", "show", "op-9"), "/v1/ops/op-9", FAILING, Exit.DONE),
+    (
+        *("op-list-failover", ("op", "list"), "/v1/ops"),
+        *(views.OperationList(operations=(FAILING, fake.failover())), Exit.DONE),
+    ),
     ("job-list", ("job", "list"), "/v1/jobs", views.JobList(jobs=(fake.job(), IDLE)), Exit.DONE),
     ("job-list-none", ("job", "list"), "/v1/jobs", views.JobList(jobs=()), Exit.DONE),
     ("job-show", ("job", "show", "clicks"), "/v1/jobs/clicks", fake.job(), Exit.DONE),

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.epochs import Role
 from rhinoctl.protocol.handover import Kind, Phase
 
 TOKEN = "a-token-of-the-tests"
@@ -188,3 +189,95 @@ def status(**changes: Any) -> views.StatusView:
         "findings": (),
     }
     return views.StatusView(**{**fields, **changes})
+
+
+OWNERS = ("w1", "w2", "w3", "w1")
+"""The workers of the job's instances, i0 to i3, each of which owns four vnodes."""
+
+
+def member(worker: str, **changes: Any) -> views.MemberView:
+    fields: dict[str, Any] = {
+        "worker": WorkerId(worker),
+        "role": Role.FULL,
+        "whole": True,
+        "lag_batches": 12,
+        "lag_bytes": 480_000,
+        "lag_s": 0.4,
+    }
+    return views.MemberView(**{**fields, **changes})
+
+
+def group(vnode: int, *members: views.MemberView, **changes: Any) -> views.GroupView:
+    """A vnode's chain, as `job` has it; planned are the members that it has."""
+    fields: dict[str, Any] = {
+        "vnode": Vnode(vnode),
+        "owner": InstanceId(f"i{vnode // 4}"),
+        "worker": WorkerId(OWNERS[vnode // 4]),
+        "members": members,
+        "planned": tuple(m.worker for m in members),
+        "state_bytes": 3_000_000,
+    }
+    return views.GroupView(**{**fields, **changes})
+
+
+def groups(*chains: views.GroupView, **changes: Any) -> views.GroupsView:
+    """The job's groups with one copy of each vnode, or those given."""
+    behind = {"w1": "w2", "w2": "w3", "w3": "w1"}
+    every = [group(v, member(behind[OWNERS[v // 4]], lag_batches=v)) for v in range(16)]
+    fields: dict[str, Any] = {
+        "job": JobName("clicks"),
+        "replication": 1,
+        "groups": chains or tuple(every),
+        "joins": 0,
+        "leaves": 0,
+        "lacking": 0,
+        "reasons": (),
+    }
+    return views.GroupsView(**{**fields, **changes})
+
+
+def checkpoint(**changes: Any) -> views.CheckpointView:
+    fields: dict[str, Any] = {
+        "job": JobName("clicks"),
+        "through": BatchTime(0, 41),
+        "vnodes": 16,
+        "done": 16,
+        "replicated": 16,
+    }
+    return views.CheckpointView(**{**fields, **changes})
+
+
+def failover(**changes: Any) -> views.OperationView:
+    """A failover of w1 that is complete: i1 and i2 have inherited what i0 and i3 owned."""
+    moves = {v: "i1" if v < 4 else "i2" for v in (*range(4), *range(12, 16))}
+    fields: dict[str, Any] = {
+        "id": OpId("op-9"),
+        "kind": Kind.FAILOVER,
+        "moves": {Vnode(v): InstanceId(heir) for v, heir in moves.items()},
+        "origins": {Vnode(v): InstanceId("i0" if v < 4 else "i3") for v in moves},
+        "times": {
+            "planned": 1_700_000_000.0,
+            "armed": 1_700_000_000.0,
+            "marked": 1_700_000_000.3,
+            "complete": 1_700_000_001.0,
+        },
+        "pause_ms": None,
+        "total_ms": 1000.0,
+        "bytes_moved": 4_000,
+        "state_bytes": 24_000_000,
+        "lost": ("w1",),
+        "recover_ms": 850.0,
+        "replayed_batches": 12,
+    }
+    return operation(**{**fields, **changes})
+
+
+def loss(worker: str, **changes: Any) -> views.LossView:
+    fields: dict[str, Any] = {
+        "worker": WorkerId(worker),
+        "vnodes": 4,
+        "stranded": 0,
+        "batches": 12,
+        "seconds": 0.4,
+    }
+    return views.LossView(**{**fields, **changes})
