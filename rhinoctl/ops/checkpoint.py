@@ -49,5 +49,5 @@ def missing_words(view: CheckpointView) -> str:
         parts.append(f"{view.vnodes - view.done} of {view.vnodes} vnodes have no checkpoint yet")
     sent = view.done - view.replicated
     if sent > 0:
-        parts.append(f"{sent} of {view.done} checkpoints are not at all copies yet")
+        parts.append(f"{sent} of {view.done} checkpoints have not reached every copy yet")
     return ", ".join(parts)

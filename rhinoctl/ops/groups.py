@@ -132,18 +132,18 @@ def error_of(view: GroupsView) -> Degraded | None:
     """What to say of groups with fewer copies than wanted; None if none lacks."""
     if view.lacking:
         fewest = min((len(group.planned) for group in view.groups), default=0)
+        fewer = f", or want fewer copies: `rhinoctl job set {view.job} replication={fewest}`"
         return Degraded(
             f"{_copies(view.lacking)} of job {view.job} {_have(view.lacking)} no place:"
             f" {'; '.join(view.reasons) or 'no reason was given'}",
-            remedy="start more workers or make room on them, or be content with fewer copies:"
-            f" `rhinoctl job set {view.job} replication={fewest}`",
+            remedy=f"start more workers or make room on them{fewer if fewest else ''}",
         )
     missing = wanted_copies(view) - full_copies(view)
     if not missing:
         return None
     return Degraded(
         f"{_copies(missing)} of job {view.job} {'is' if missing == 1 else 'are'} not there yet",
-        remedy=f"nothing: they are being made; `rhinoctl groups apply {view.job}` waits for them",
+        remedy=f"wait for them with `rhinoctl groups apply {view.job}`: they are being made",
     )
 
 

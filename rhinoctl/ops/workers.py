@@ -37,15 +37,17 @@ DRAIN_LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """A drain as far as it is. `held` are the vnodes that the worker owns or has copies of, by
-    job; `settled` says that this does not change by itself any more, and `reasons` why."""
+    """A drain as far as it is, or its undoing, with `undo`; `draining` then says that there was one
+    to undo. `held` are the vnodes that the worker owns or has copies of, by job; `settled` says
+    that this does not change by itself any more, and `reasons` why."""
 
     worker: WorkerId
-    undone: bool
     operations: tuple[OperationView, ...]
     held: Mapping[JobName, int]
     settled: bool
     reasons: tuple[str, ...] = ()
+    undo: bool = False
+    draining: bool = False
 
 
 ShowDrain = Callable[[Drain], None]
@@ -113,9 +115,12 @@ def drain(
     """
     name = WorkerId(worker)
     with connect(cluster) as client:
+        draining = undo and any(w.draining for w in client.status().workers if w.id == name)
         begun = client.drain(DrainRequest(worker=name, undo=undo, dry_run=dry_run))
-        if undo or dry_run or not wait:
-            return _look(client, name, begun, undone=undo)
+        if undo:
+            return _undone(name, begun, draining=draining)
+        if dry_run or not wait:
+            return _look(client, name, begun)
         ended = follow_all(client, begun, show)
         found = _look(client, name, ended)
         if error_of_all(ended.operations) is not None or _is_over(found):
@@ -160,7 +165,9 @@ def held_words(found: Drain) -> str:
 
 def exit_of_drain_plan(found: Drain) -> Exit:
     """How a dry run of a drain ends."""
-    return Exit.HAS_CHANGES if found.held else any_change(found.operations)
+    if found.held or (found.undo and found.draining):
+        return Exit.HAS_CHANGES
+    return any_change(found.operations)
 
 
 def error_of_drain(found: Drain) -> Degraded | None:
@@ -175,15 +182,23 @@ def error_of_drain(found: Drain) -> Degraded | None:
     )
 
 
-def _look(
-    client: ControlClient, worker: WorkerId, operations: OperationList, *, undone: bool = False
-) -> Drain:
+def _undone(worker: WorkerId, operations: OperationList, *, draining: bool) -> Drain:
+    return Drain(
+        worker=worker,
+        undo=True,
+        draining=draining,
+        operations=operations.operations,
+        held={},
+        settled=True,
+    )
+
+
+def _look(client: ControlClient, worker: WorkerId, operations: OperationList) -> Drain:
     groups = [client.groups(job.name, GroupsRequest()) for job in client.jobs().jobs]
     held = {view.job: _held_by(worker, view) for view in groups}
     holding = [view for view in groups if held[view.job]]
     return Drain(
         worker=worker,
-        undone=undone,
         operations=operations.operations,
         held={job: number for job, number in held.items() if number},
         settled=all(map(is_settled, holding)) and not any(_owns(worker, v) for v in holding),

@@ -48,7 +48,7 @@ def plan_table(view: GroupsView) -> RenderableType:
     """What is left to do until the chains are as planned."""
     changes = {group.vnode: change_of(group, view.replication) for group in view.groups}
     if not any(changes.values()):
-        return spaced([Text(f"nothing to do: {_sentence(view)}"), _lacking(view)])
+        return spaced([Text(f"nothing to change: {_sentence(view)}"), _lacking(view)])
     table = columns("VNODES", "OWNER", "JOIN", "GATHER", "LEAVE", "TO COPY>")
     for alike in _by(view.groups, lambda g: (g.owner, g.worker, changes[g.vnode])):
         change = changes[alike[0].vnode]
@@ -74,7 +74,7 @@ def plan_table(view: GroupsView) -> RenderableType:
 
 def applied_table(view: GroupsView) -> RenderableType:
     """The end of the wait."""
-    return spaced([Text(f"as planned: {_sentence(view)}"), _lacking(view)])
+    return Text(f"job {view.job} is as planned: {_sentence(view)}")
 
 
 def groups_line(view: GroupsView) -> str:
@@ -87,17 +87,15 @@ def groups_line(view: GroupsView) -> str:
 
 
 def _groups(view: GroupsView, lines: Iterable[list[GroupView]], note: str) -> RenderableType:
-    names = ("VNODES", "OWNER", "MEMBER", "ROLE", "BATCHES BEHIND>", "BYTES>", "SECONDS>")
-    table = columns(*names)
+    table = columns("VNODES", "OWNER", "MEMBER", "ROLE", "LAG>", "BYTES>", "TIME>")
     for alike in lines:
         _add_chain(table, alike, view.replication)
     has_lag = any(group.members for group in view.groups)
     return spaced(
         [
-            Text(f"job {view.job}, {_sentence(view)}"),
+            Text(f"job {view.job}: {_sentence(view)}"),
             table,
             Text(note) if has_lag else None,
-            _lacking(view),
         ]
     )
 
@@ -114,7 +112,7 @@ def _add_chain(table: Table, alike: list[GroupView], replication: int) -> None:
             *head,
             member.worker,
             _role(member, leaves=member.worker in change.leaves),
-            str(max(m.lag_batches for m in every)),
+            counted(max(m.lag_batches for m in every), "batch", "batches"),
             size(max(m.lag_bytes for m in every)),
             seconds(max(lags, default=None)),
         )
@@ -139,14 +137,16 @@ def _role(member: MemberView, *, leaves: bool) -> Text:
 def _sentence(view: GroupsView) -> str:
     """What is wanted, and what there is."""
     if not view.replication:
-        return "replication 0: no copies are wanted"
+        return "no copies are wanted (replication 0)"
     wanted = counted(wanted_copies(view), "copy", "copies")
-    lacking = f", {view.lacking} without a place" if view.lacking else ""
     many = counted(len(view.groups), "vnode")
-    return (
-        f"replication {view.replication}: {wanted} of {many} wanted,"
-        f" {full_copies(view)} full{lacking}"
-    )
+    parts = [
+        f"{wanted} of {many} wanted (replication {view.replication})",
+        f"{full_copies(view)} full",
+        _todo(change_of(group, view.replication) for group in view.groups),
+        f"{view.lacking} without a place" if view.lacking else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _todo(changes: Iterable[Change]) -> str:
@@ -194,7 +194,7 @@ def checkpoint_table(view: CheckpointView) -> RenderableType:
             "job": view.job,
             "through batch": f"{view.through} (generation/batch)",
             "checkpointed": f"{view.done} of {counted(view.vnodes, 'vnode')}",
-            "at all copies": f"{view.replicated} of {counted(view.vnodes, 'vnode')}",
+            "at every copy": f"{view.replicated} of {counted(view.vnodes, 'vnode')}",
         }
     )
 
@@ -216,6 +216,12 @@ def drain_table(found: Drain) -> RenderableType:
 
 def drain_plan_table(found: Drain) -> RenderableType:
     """What a drain would do."""
+    if found.undo:
+        return Text(
+            f"worker {found.worker} would be allowed vnodes and copies again"
+            if found.draining
+            else f"nothing to do: worker {found.worker} is not being drained"
+        )
     if not found.held and not found.operations:
         return Text(f"nothing to do: worker {found.worker} holds nothing")
     plans = OperationList(operations=found.operations)
@@ -230,7 +236,9 @@ def drain_line(found: Drain) -> str:
 
 
 def _safe(found: Drain) -> Text:
-    if found.undone:
+    if found.undo and not found.draining:
+        return Text(f"nothing to do: worker {found.worker} is not being drained")
+    if found.undo:
         return Text(f"worker {found.worker} may own vnodes and hold copies again")
     if not found.held:
         return Text(f"worker {found.worker} holds nothing: its host may be stopped", "green")

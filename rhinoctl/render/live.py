@@ -76,6 +76,7 @@ class WaitProgress(_Display):
         super().__init__()
         self._left = left
         self._told = ""
+        self._begun = False
         self._told_at = -PLAIN_EVERY_S
 
     def tell(self, text: str) -> None:
@@ -84,7 +85,7 @@ class WaitProgress(_Display):
         if self.plain and text != self._told and now - self._told_at >= PLAIN_EVERY_S:
             self._told_at = now
             self.line(text)
-        self._told = text
+        self._told, self._begun = text, True
         self.update(Text(text))
 
     def __exit__(
@@ -94,7 +95,7 @@ class WaitProgress(_Display):
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)
-        if self._told and self._left and kind is not None:
+        if self._begun and self._left and kind is not None:
             self.line(self._left)
 
 
@@ -109,6 +110,7 @@ class OperationProgress(WaitProgress):
         """An operation as just seen; one that had nothing to do has no id, and no progress."""
         if not view.id:
             return
+        self._begun = True
         last = self._seen.get(view.id)
         if self.plain and (last is None or last.phase is not view.phase):
             self.line(_operation_line(view))

@@ -110,22 +110,22 @@ def _worker_state(worker: WorkerView) -> Text:
 
 def losses_table(jobs: Sequence[JobView]) -> RenderableType | None:
     """What would come of the loss of each worker, or None if none owns anything."""
-    table = columns("JOB", "WORKER", "VNODES>", "PREDICTED>", "REPLAYED>", "AND THEN")
+    table = columns("JOB", "WORKER", "VNODES>", "RECOVERS IN>", "REPLAYS>", "OTHER COPIES")
     for job in jobs:
         for loss in job.losses:
             if not loss.vnodes:
                 continue
-            then = Text("the job goes on by itself")
+            others = Text("of all")
             if loss.stranded:
-                where = f"on {loss.worker} only: the job waits until it is back"
-                then = Text(f"{counted(loss.stranded, 'vnode')} {where}", "yellow")
+                many = counted(loss.stranded, "vnode")
+                others = Text(f"none of {many}: the job would wait for {loss.worker}", "yellow")
             table.add_row(
                 job.name,
                 loss.worker,
                 str(loss.vnodes),
                 seconds(loss.seconds),
                 counted(loss.batches, "batch", "batches"),
-                then,
+                others,
             )
     return Group(Text("If a worker died now:"), table) if table.row_count else None
 
@@ -356,11 +356,16 @@ def _move_facts(view: OperationView) -> dict[str, str]:
 
 
 def _failover_facts(view: OperationView) -> dict[str, str]:
-    known, replayed = view.recover_ms is not None, view.replayed_batches
+    replayed = view.replayed_batches
+    recovered = "no" if view.phase is Phase.ABORTED else "not yet"
+    if view.recover_ms is not None:
+        recovered = f"in {milliseconds(view.recover_ms)}"
+    elif view.phase is Phase.COMPLETE:
+        recovered = "not known: no batch has been applied since"
     return {
         "lost": ", ".join(view.lost) or "-",
         "vnodes": f"{len(view.moves)}, with {size(view.state_bytes)} of state",
-        "recovered": f"in {milliseconds(view.recover_ms)}" if known else "not yet, or not known",
+        "recovered": recovered,
         "replayed": "-" if replayed is None else f"{counted(replayed, 'batch', 'batches')} at most",
         "fetched": f"{size(view.bytes_moved)} before the job went on",
         "phases": _phases(view),

@@ -60,6 +60,7 @@ def serving(controller: FakeController) -> FakeController:
     """Jobs that are live, and no copy on w1 any more."""
     without = [fake.group(v, fake.member("w3")) for v in range(4, 8)]
     controller.answers |= {
+        ("GET", "/v1/status"): fake.status(),
         ("GET", "/v1/jobs"): views.JobList(jobs=(fake.job(),)),
         ("GET", "/v1/jobs/clicks"): fake.job(),
         ("GET", "/v1/jobs/bids"): fake.job(name="bids"),
@@ -292,13 +293,32 @@ def test_a_drain_that_is_not_waited_for(serving: FakeController, run: Any, golde
     golden("drain-no-wait", ended)
 
 
-def test_a_drain_is_undone(serving: FakeController, run: Any, golden: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "draining", "options", "exit_code"),
+    [
+        ("drain-undo", True, (), Exit.DONE),
+        ("drain-undo-nothing", False, (), Exit.DONE),
+        ("drain-undo-dry-run", True, ("--dry-run",), Exit.HAS_CHANGES),
+        ("drain-undo-nothing-dry-run", False, ("--dry-run",), Exit.DONE),
+    ],
+)
+def test_a_drain_is_undone(
+    serving: FakeController,
+    run: Any,
+    golden: Any,
+    name: str,
+    draining: bool,
+    options: tuple[str, ...],
+    exit_code: Exit,
+) -> None:
+    workers = (fake.worker(1, draining=draining), fake.worker(2, draining=True))
+    serving.answers["GET", "/v1/status"] = fake.status(workers=workers)
     serving.answers["POST", "/v1/drain"] = several()
-    serving.answers["POST", "/v1/jobs/clicks/groups"] = leaving(8)
-    ended = run(*DRAIN, "--undo")
-    assert ended.exit_code == Exit.DONE
-    golden("drain-undo", ended)
-    assert bodies(serving, "/v1/drain") == [{"worker": "w1", "undo": True, "dry_run": False}]
+    ended = run(*DRAIN, "--undo", *options)
+    assert ended.exit_code == exit_code
+    golden(name, ended)
+    wanted = {"worker": "w1", "undo": True, "dry_run": bool(options)}
+    assert bodies(serving, "/v1/drain") == [wanted]
 
 
 # --- Ctrl-C --------------------------------------------------------------------------------------
