@@ -12,7 +12,7 @@ from rhinoctl.ids import WorkerId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import looks
 from rhinoctl.protocol.epochs import Role
-from rhinoctl.protocol.views import GroupsRequest, GroupsView, GroupView
+from rhinoctl.protocol.views import GroupsRequest, GroupsView, GroupView, MemberView
 
 Groups = GroupsView
 """The groups of a job, as the functions here return them."""
@@ -26,8 +26,8 @@ APPLY_LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is left to do for one chain: workers that shall join, that have joined and still gather
-    their copy, and that shall leave."""
+    """What is left to do for one chain: workers that shall join, that are members and have no
+    whole copy yet, and that shall leave."""
 
     joins: tuple[WorkerId, ...]
     gathering: tuple[WorkerId, ...]
@@ -37,6 +37,11 @@ class Change:
         return bool(self.joins or self.gathering or self.leaves)
 
 
+def is_good(member: MemberView) -> bool:
+    """Whether a copy could take over now: a full member that is seen, with its files."""
+    return member.role is Role.FULL and member.whole
+
+
 def change_of(group: GroupView, replication: int) -> Change:
     """What is left to do until a chain is as planned.
 
@@ -44,13 +49,14 @@ def change_of(group: GroupView, replication: int) -> Change:
     is: a copy in the wrong place is better than none.
     """
     roles = {member.worker: member.role for member in group.members}
+    good = {member.worker for member in group.members if is_good(member)}
     others = {worker: role for worker, role in roles.items() if worker not in group.planned}
     stay = max(0, replication - len(group.planned))
     full = [worker for worker, role in others.items() if role is Role.FULL]
     kept = full[:stay]
     return Change(
         joins=tuple(w for w in group.planned if w not in roles),
-        gathering=tuple(w for w in group.planned if roles.get(w) is Role.JOINING),
+        gathering=tuple(w for w in group.planned if w in roles and w not in good),
         leaves=tuple(w for w in others if w not in kept),
     )
 
@@ -61,11 +67,8 @@ def is_settled(view: GroupsView) -> bool:
 
 
 def full_copies(view: GroupsView) -> int:
-    """Full members of all chains, at most as many as are wanted of each vnode."""
-    return sum(
-        min(view.replication, sum(member.role is Role.FULL for member in group.members))
-        for group in view.groups
-    )
+    """Good copies in all chains, at most as many as are wanted of each vnode."""
+    return sum(min(view.replication, sum(map(is_good, group.members))) for group in view.groups)
 
 
 def wanted_copies(view: GroupsView) -> int:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from rhinoctl import limits
 from rhinoctl.control.client import ControlClient
-from rhinoctl.errors import DeadlineExceeded, Degraded, Exit, UsageError
+from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, Exit, UsageError
 from rhinoctl.ids import JobName, WorkerId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.groups import is_settled
 from rhinoctl.ops.looks import looks
 from rhinoctl.ops.operations import Show, any_change, error_of_all, follow_all
+from rhinoctl.protocol.handover import ENDED, Kind
 from rhinoctl.protocol.views import (
     DrainRequest,
     FailoverRequest,
@@ -109,14 +110,21 @@ def drain(
     show_drain: ShowDrain,
 ) -> Drain:
     """Take everything off a worker, and wait until it holds nothing. With `undo`, let it have some
-    again. To repeat it does no harm: it goes on where it is.
+    again. To repeat it does no harm: operations by which it is drained already are waited for.
 
     Raises UnknownWorker, Busy and Refused before anything is touched, and DeadlineExceeded.
     """
     name = WorkerId(worker)
     with connect(cluster) as client:
         draining = undo and any(w.draining for w in client.status().workers if w.id == name)
-        begun = client.drain(DrainRequest(worker=name, undo=undo, dry_run=dry_run))
+        request = DrainRequest(worker=name, undo=undo, dry_run=dry_run)
+        try:
+            begun = client.drain(request)
+        except Busy:
+            running = _drains_of(client, name)
+            if dry_run or not wait or not running.operations:
+                raise
+            begun = _after(running, client, request, show)
         if undo:
             return _undone(name, begun, draining=draining)
         if dry_run or not wait:
@@ -180,6 +188,31 @@ def error_of_drain(found: Drain) -> Degraded | None:
         remedy="start another worker or want fewer copies (`rhinoctl job set JOB replication=R`),"
         f" then repeat `rhinoctl drain {found.worker}`; `--undo` takes it back",
     )
+
+
+def _drains_of(client: ControlClient, worker: WorkerId) -> OperationList:
+    """The running operations by which a worker is being drained, begun by somebody before."""
+    jobs = client.jobs().jobs
+    placed = {(j.name, i.id) for j in jobs for i in j.instances if i.worker == worker}
+    return OperationList(
+        operations=tuple(
+            view
+            for view in client.operations().operations
+            if view.kind is Kind.DRAIN
+            and view.phase not in ENDED
+            and any((view.job, origin) in placed for origin in view.origins.values())
+        )
+    )
+
+
+def _after(
+    running: OperationList, client: ControlClient, request: DrainRequest, show: Show
+) -> OperationList:
+    """Follow what runs, then begin what is left to do."""
+    ended = follow_all(client, running, show)
+    if error_of_all(ended.operations) is not None:
+        return ended
+    return OperationList(operations=(*ended.operations, *client.drain(request).operations))
 
 
 def _undone(worker: WorkerId, operations: OperationList, *, draining: bool) -> Drain:

@@ -11,6 +11,7 @@ from rhinoctl.ops.groups import (
     Change,
     change_of,
     full_copies,
+    is_good,
     is_settled,
     wanted_copies,
 )
@@ -127,11 +128,11 @@ def _add_chain(table: Table, alike: list[GroupView], replication: int) -> None:
 def _role(member: MemberView, *, leaves: bool) -> Text:
     words = member.role.value
     if member.role is Role.FULL and not member.whole:
-        words += ", files missing"
+        words += ", no copy seen"
     if member.role is Role.JOINING and member.whole:
         words += ", copy is whole"
-    good = member.role is Role.FULL and member.whole and not leaves
-    return Text(words + (", leaves" if leaves else ""), "" if good else "yellow")
+    fine = is_good(member) and not leaves
+    return Text(words + (", leaves" if leaves else ""), "" if fine else "yellow")
 
 
 def _sentence(view: GroupsView) -> str:

@@ -16,7 +16,7 @@ from rhinoctl.ops.vnodes import format_vnodes
 from rhinoctl.protocol.handover import ENDED, Kind
 from rhinoctl.protocol.views import InstanceView, OperationView
 from rhinoctl.render.output import console_of
-from rhinoctl.render.tables import coloured, columns, facts, phase_times
+from rhinoctl.render.tables import coloured, columns, facts, phase_times, progress_words
 from rhinoctl.render.units import count, counted, milliseconds, size
 
 REFRESH_PER_S = 8
@@ -141,7 +141,7 @@ def _operation_line(view: OperationView) -> str:
         f"{view.kind.value} {view.id} of job {view.job}: {view.phase.value}",
         f"{time.time() - began:.1f} s" if began and view.phase not in ENDED else "",
         size(view.bytes_moved) if view.bytes_moved else "",
-        view.reason or view.progress,
+        progress_words(view),
     ]
     return ", ".join(part for part in parts if part)
 

@@ -84,7 +84,7 @@ def status_table(status: StatusView) -> RenderableType:
 
 
 def _workers(workers: Sequence[WorkerView]) -> Table:
-    names = ("SEEN", "PID>", "INSTANCES>", "VNODES>", "HELD>", "LOG>", "FREE>")
+    names = ("SEEN", "PID>", "INSTANCES>", "VNODES>", "COPIES>", "LOG>", "FREE>")
     table = columns("WORKER", "HEALTH", *names)
     for worker in workers:
         table.add_row(
@@ -303,19 +303,20 @@ def _operations(operations: Sequence[OperationView]) -> Table:
             size(view.bytes_moved),
             milliseconds(view.pause_ms),
             milliseconds(view.total_ms),
-            view.reason or view.progress or _recovered(view) or "-",
+            progress_words(view) or "-",
         )
     return table
 
 
-def _recovered(view: OperationView) -> str:
-    """What a failover that is over has come to, in a few words."""
-    if view.kind is not Kind.FAILOVER or view.phase is not Phase.COMPLETE:
-        return ""
-    parts = [f"without {', '.join(view.lost)}"] if view.lost else []
-    if view.recover_ms is not None:
-        parts.append(f"recovered in {milliseconds(view.recover_ms)}")
-    return ", ".join(parts)
+def progress_words(view: OperationView) -> str:
+    """How an operation fares, or why it was aborted. Every failover has a reason, so that with it
+    nothing of how it fares would be said."""
+    if view.kind is not Kind.FAILOVER:
+        return view.reason or view.progress
+    if view.phase is not Phase.COMPLETE:
+        return view.progress
+    spent = "" if view.recover_ms is None else f" in {milliseconds(view.recover_ms)}"
+    return f"recovered{spent}" + (f" without {', '.join(view.lost)}" if view.lost else "")
 
 
 def operation_table(view: OperationView) -> RenderableType:
@@ -367,7 +368,7 @@ def _failover_facts(view: OperationView) -> dict[str, str]:
         "vnodes": f"{len(view.moves)}, with {size(view.state_bytes)} of state",
         "recovered": recovered,
         "replayed": "-" if replayed is None else f"{counted(replayed, 'batch', 'batches')} at most",
-        "fetched": f"{size(view.bytes_moved)} before the job went on",
+        "fetched": size(view.bytes_moved) + (" before the job went on" if view.recover_ms else ""),
         "phases": _phases(view),
         "total": milliseconds(view.total_ms),
     }

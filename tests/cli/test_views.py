@@ -87,8 +87,8 @@ FAILING = fake.failover(
     replayed_batches=None,
     total_ms=None,
     bytes_moved=0,
-    progress="waiting for the first batch of i1",
-    times={"planned": 1.0, "armed": 1.0, "marked": 1.25},
+    progress="3 of 8 vnodes recovered",
+    times={"armed": 1.0, "marked": 1.25},
 )
 
 SHOWN: list[tuple[str, tuple[str, ...], str, Any, Exit]] = [

@@ -41,12 +41,15 @@ def several(*views_: views.OperationView) -> views.OperationList:
     return views.OperationList(operations=views_)
 
 
-def begun(view: views.OperationView, phase: Phase = Phase.PLANNED) -> views.OperationView:
-    """An operation as it was when it began."""
+def begun(view: views.OperationView, phase: Phase | None = None) -> views.OperationView:
+    """An operation as it was when it began, or in another phase."""
+    if phase is None:
+        phase = Phase.ARMED if view.kind is Kind.FAILOVER and view.id else Phase.PLANNED
     image = {name: getattr(view, name) for name in ("id", "job", "kind", "moves", "origins")}
     make = fake.failover if view.kind is Kind.FAILOVER else fake.operation
     unknown: dict[str, Any] = {"pause_ms": None, "recover_ms": None, "total_ms": None}
     changes = {**image, **unknown, "phase": phase, "replayed_batches": None, "bytes_moved": 0}
+    changes["reason"] = view.reason if view.kind is Kind.FAILOVER else ""
     return make(**changes, marker=None, lost=view.lost, state_bytes=view.state_bytes)
 
 
@@ -114,7 +117,7 @@ def test_no_wait(serving: FakeController, run: Any) -> None:
     serving.answers["POST", "/v1/failover"] = several(begun(fake.failover()))
     ended = run(*FAILOVER, "--no-wait", "--json")
     assert ended.exit_code == Exit.DONE
-    assert json.loads(ended.stdout)["operations"][0]["phase"] == "planned"
+    assert json.loads(ended.stdout)["operations"][0]["phase"] == "armed"
     assert len(serving.asked) == 1
 
 
@@ -133,24 +136,6 @@ def test_a_failover_that_is_refused(
     ended = run("failover", "w9" if name == "unknown" else "w1")
     assert ended.exit_code == Exit.REFUSED
     golden(f"failover-{name}", ended)
-
-
-def test_one_of_two_was_aborted(serving: FakeController, run: Any, golden: Any) -> None:
-    aborted = fake.failover(
-        id=OpId("op-10"),
-        job="bids",
-        phase=Phase.ABORTED,
-        reason="w1 is back",
-        recover_ms=None,
-        replayed_batches=None,
-        marker=None,
-    )
-    serving.answers["POST", "/v1/failover"] = several(begun(fake.failover()), begun(aborted))
-    serving.answers["GET", "/v1/ops/op-9"] = fake.failover()
-    serving.answers["GET", "/v1/ops/op-10"] = aborted
-    ended = run(*FAILOVER)
-    assert ended.exit_code == Exit.ABORTED
-    golden("failover-aborted", ended)
 
 
 # --- plans, and nothing to do --------------------------------------------------------------------
@@ -207,6 +192,36 @@ def test_a_switchover(serving: FakeController, run: Any, golden: Any) -> None:
     assert bodies(serving, "/v1/switchover") == [{"target": "w1", "to": "w2", "dry_run": False}]
 
 
+def test_one_of_two_was_aborted(serving: FakeController, run: Any, golden: Any) -> None:
+    aborted = fake.operation(
+        id=OpId("op-9"),
+        job="bids",
+        kind=Kind.SWITCHOVER,
+        phase=Phase.ABORTED,
+        reason="deadline passed while warming; not ready: vnode 3",
+        pause_ms=None,
+        marker=None,
+    )
+    serving.answers["POST", "/v1/switchover"] = several(begun(SWITCHED), begun(aborted))
+    serving.answers["GET", "/v1/ops/op-8"] = SWITCHED
+    serving.answers["GET", "/v1/ops/op-9"] = aborted
+    ended = run(*SWITCHOVER)
+    assert ended.exit_code == Exit.ABORTED
+    golden("switchover-aborted", ended)
+
+
+def test_two_of_two_were_aborted(serving: FakeController, run: Any) -> None:
+    first, second = (
+        fake.operation(id=OpId(op), kind=Kind.SWITCHOVER, phase=Phase.ABORTED, reason="asked for")
+        for op in ("op-8", "op-9")
+    )
+    serving.answers["POST", "/v1/switchover"] = several(first, second)
+    ended = run(*SWITCHOVER)
+    assert ended.exit_code == Exit.ABORTED
+    assert ended.stderr.count("error:") == 1
+    assert all(op in ended.stderr for op in ("op-8", "op-9"))
+
+
 def leaving(*vnodes: int, **changes: Any) -> views.GroupsView:
     """Copies on w1 that shall be on w2."""
     planned = {"planned": ("w2",)}
@@ -240,6 +255,30 @@ def test_a_drain_as_json(serving: FakeController, run: Any) -> None:
     found = json.loads(run(*DRAIN, "--json").stdout)
     assert (found["worker"], found["held"]) == ("w1", {})
     assert [view["id"] for view in found["operations"]] == ["op-8"]
+
+
+BUSY = fake.problem("busy", "drain op-8 of job clicks is warming", "wait for it")
+
+
+def test_a_drain_that_is_under_way_is_waited_for(serving: FakeController, run: Any) -> None:
+    """As after Ctrl-C: the same command again is no error."""
+    foreign = fake.operation(id=OpId("op-7"), kind=Kind.DRAIN, job="bids", phase=Phase.WARMING)
+    running = (begun(DRAINED), foreign, begun(SWITCHED), fake.operation(kind=Kind.DRAIN))
+    serving.answers["POST", "/v1/drain"] = [BUSY, several()]
+    serving.answers["GET", "/v1/ops"] = several(*running)
+    serving.answers["GET", "/v1/ops/op-8"] = DRAINED
+    ended = run(*DRAIN, "--json")
+    assert ended.exit_code == Exit.DONE
+    assert [view["id"] for view in json.loads(ended.stdout)["operations"]] == ["op-8"]
+    assert len(bodies(serving, "/v1/drain")) == 2
+
+
+def test_a_drain_is_refused_while_something_else_is_under_way(
+    serving: FakeController, run: Any
+) -> None:
+    serving.answers["POST", "/v1/drain"] = BUSY
+    serving.answers["GET", "/v1/ops"] = several(begun(SWITCHED))
+    assert run(*DRAIN).exit_code == Exit.BUSY
 
 
 def test_a_drain_that_has_no_other_place_is_degraded(

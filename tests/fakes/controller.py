@@ -256,7 +256,6 @@ def failover(**changes: Any) -> views.OperationView:
         "moves": {Vnode(v): InstanceId(heir) for v, heir in moves.items()},
         "origins": {Vnode(v): InstanceId("i0" if v < 4 else "i3") for v in moves},
         "times": {
-            "planned": 1_700_000_000.0,
             "armed": 1_700_000_000.0,
             "marked": 1_700_000_000.3,
             "complete": 1_700_000_001.0,
@@ -265,6 +264,7 @@ def failover(**changes: Any) -> views.OperationView:
         "total_ms": 1000.0,
         "bytes_moved": 4_000,
         "state_bytes": 24_000_000,
+        "reason": "nothing of worker w1 is running",
         "lost": ("w1",),
         "recover_ms": 850.0,
         "replayed_batches": 12,

@@ -11,7 +11,9 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
+from rhinoctl.ops.groups import is_settled
+from rhinoctl.protocol import views
 from rhinoctl.protocol.chains import next_epoch
 from rhinoctl.protocol.epochs import Epoch, Member, Role, Route, successor_fault
 from rhinoctl.protocol.groups import GroupPlan, Host, plan_groups
@@ -323,3 +325,50 @@ def test_any_plan_may_be_followed_from_any_epoch(case: Case, other: Case) -> Non
     lacking = {**plan.lacking, **dict.fromkeys(rest, case.replication)}
     lacking = {v: lacking[v] for v in sorted(lacking) if v in case.epoch.vnodes()}
     Walk(case=case).to_end(GroupPlan(members={**kept, **rest}, lacking=lacking, reasons=()))
+
+
+# --- as people see it ----------------------------------------------------------------------------
+
+
+def shown(case: Case, plan: GroupPlan) -> views.GroupsView:
+    """What the controller shows of a job, when every copy is whole."""
+    return views.GroupsView(
+        job=JobName("clicks"),
+        replication=case.replication,
+        groups=tuple(
+            views.GroupView(
+                vnode=Vnode(v),
+                owner=route.owner,
+                worker=case.epoch.owner_worker(Vnode(v)),
+                members=tuple(
+                    views.MemberView(
+                        worker=member.worker,
+                        role=member.role,
+                        whole=True,
+                        lag_batches=0,
+                        lag_bytes=0,
+                        lag_s=None,
+                    )
+                    for member in route.members
+                ),
+                planned=plan.members[Vnode(v)],
+                state_bytes=0,
+            )
+            for v, route in enumerate(case.epoch.routes)
+        ),
+        joins=0,
+        leaves=0,
+        lacking=sum(plan.lacking.values()),
+        reasons=plan.reasons,
+    )
+
+
+@steady
+@given(case=cases())
+def test_people_are_told_to_wait_exactly_as_long_as_there_is_a_next_epoch(case: Case) -> None:
+    """`groups apply` and `drain` end when the chains change no more, and not before."""
+    plan = case.plan()
+    every = frozenset(case.epoch.vnodes())
+    whole = {worker: every for worker in case.epoch.workers}
+    after = next_epoch(case.epoch, plan, whole, ADDRESSES, joining_at_once=100)
+    assert is_settled(shown(case, plan)) == (after is None)
