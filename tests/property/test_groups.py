@@ -369,6 +369,6 @@ def test_people_are_told_to_wait_exactly_as_long_as_there_is_a_next_epoch(case: 
     """`groups apply` and `drain` end when the chains change no more, and not before."""
     plan = case.plan()
     every = frozenset(case.epoch.vnodes())
-    whole = {worker: every for worker in case.epoch.workers}
+    whole = dict.fromkeys(case.epoch.workers, every)
     after = next_epoch(case.epoch, plan, whole, ADDRESSES, joining_at_once=100)
     assert is_settled(shown(case, plan)) == (after is None)
