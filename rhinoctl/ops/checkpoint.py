@@ -20,9 +20,9 @@ def checkpoint(
     """
     with connect(cluster) as client:
         view = client.checkpoint(job, CheckpointRequest())
-        show(view)
         if is_done(view):
             return view
+        show(view)
         request = CheckpointRequest(through=view.through)
         ask = looks(lambda: client.checkpoint(job, request), deadline_s=CHECKPOINT_DEADLINE_S)
         for view in ask:

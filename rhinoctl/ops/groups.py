@@ -105,9 +105,9 @@ def apply_groups(
     """
     with connect(cluster) as client:
         view = client.groups(job, GroupsRequest())
-        show(view)
         if is_settled(view):
             return view
+        show(view)
         ask = looks(
             lambda: client.groups(job, GroupsRequest()),
             deadline_s=APPLY_DEADLINE_S,

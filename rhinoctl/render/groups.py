@@ -193,7 +193,9 @@ def checkpoint_table(view: CheckpointView) -> RenderableType:
     return facts(
         {
             "job": view.job,
-            "through batch": f"{view.through} (generation/batch)",
+            "through batch": f"{view.through} (generation/batch)"
+            if view.through.batch >= 0
+            else "none: no batch is released yet",
             "checkpointed": f"{view.done} of {counted(view.vnodes, 'vnode')}",
             "at every copy": f"{view.replicated} of {counted(view.vnodes, 'vnode')}",
         }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rhinoctl.errors import Exit
+from rhinoctl.ids import BatchTime
 from rhinoctl.ops import checkpoint as checkpoint_ops
 from rhinoctl.ops import groups as ops
 from rhinoctl.protocol import codec, views
@@ -227,3 +228,13 @@ def test_ctrl_c_while_a_checkpoint_is_waited_for(
     ended = interrupted("checkpoint", "clicks")
     assert ended.exit_code == 130
     golden("checkpoint-interrupted", ended)
+
+
+def test_a_checkpoint_of_a_job_without_batches(
+    controller: FakeController, run: Any, golden: Any
+) -> None:
+    controller.answers["POST", CHECKPOINT] = fake.checkpoint(through=BatchTime(0, -1))
+    ended = run("checkpoint", "clicks")
+    assert ended.exit_code == Exit.DONE
+    golden("checkpoint-none", ended)
+    assert len(controller.asked) == 1
