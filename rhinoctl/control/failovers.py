@@ -252,7 +252,7 @@ class Failovers:
         copies = [facts.copies[w][v] for w, v in heirs if v in facts.copies.get(w, {})]
         open_now = sum(copy.applied is not None for copy in copies)
         began = min(state.times.values())
-        ended = state.times.get(hm.Phase.COMPLETE.value)
+        ended = state.times.get(state.phase.value) if state.ended else None
         return replace(
             view,
             phase=state.phase,

@@ -1,7 +1,8 @@
 """The failover machine: from "it is lost" to "its heirs go on" (design, section 8; Rhino, 3.5.3).
 
 It is the handover machine without its warming: a cut is offered until it, or another one, is
-decided. It is never taken back, since a cut may have been decided unseen.
+decided. What was offered is never taken back, since it may have been decided unseen; but if another
+epoch has got its number, and there is no heir in that one, the failover ends as it began (ABORTED).
 
 Invariants (numbers of the design, section 10):
 
@@ -26,7 +27,8 @@ class Failover:
     """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
     newest batch that was decided when it began, `fetched` the bytes of checkpoints that had gone
     over the network by then. Its phases are ARMED (a cut is offered), MARKED (it
-    is decided, by the record of batch `marker`) and COMPLETE. Times are wall seconds."""
+    is decided, by the record of batch `marker`) and COMPLETE, or ABORTED. Times are wall
+    seconds."""
 
     op: OpId
     job: JobUid
@@ -93,6 +95,11 @@ def _offered(
     plan = plan_cut(epoch, state.gone, behind=behind, choice=state.choice)
     if plan.epoch is None and state.choice is not ANYBODY:
         plan = plan_cut(epoch, state.gone, behind=behind)
+    if plan.epoch is None:
+        if known is not None and known.number == epoch.number + 1:
+            return state
+        why = f"{state.why}; vnode {plan.stranded[0]} has no other whole copy any more"
+        return replace(state, phase=Phase.ABORTED, proposal=None, why=why)
     origins = {v: epoch.routes[v].owner for v in plan.heirs}
     return replace(
         state, proposal=plan.epoch, heirs=plan.heirs, origins={**state.origins, **origins}

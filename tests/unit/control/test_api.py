@@ -36,6 +36,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/failover": views.FailoverRequest(target="w1"),
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
 }
+WITHOUT_MUST = ("POST /v1/jobs/{name}/groups", "POST /v1/jobs/{name}/checkpoint")
 ROUTES = [
     *("GET /v1/status", "GET /v1/jobs", "GET /v1/jobs/{name}", "DELETE /v1/jobs/{name}"),
     *("GET /v1/ops", "GET /v1/ops/{op}", *BODIES),
@@ -133,6 +134,9 @@ def test_without_the_token_nothing_is_answered(
 )
 def test_a_malformed_body_is_a_usage_error(app: FastAPI, route: str, content: bytes) -> None:
     response = send(app, route, content)
+    if content == b"{}" and route in WITHOUT_MUST:
+        assert found(response).code == "unknown-job", "nothing must be in it"
+        return
     assert response.status_code == 400
     assert found(response).code == "usage"
     assert found(response).remedy
