@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rhinoctl.ops.demo_kill import failover_of, kill_worker
 from rhinoctl.protocol.views import BindRequest, HandoverRequest, RescaleRequest
 from tests.integration.running import JOB, Running
 
@@ -70,6 +71,22 @@ def test_windows_move_while_they_are_open(running: Start) -> None:
     verdict = job.result()["oracle"]
     assert verdict["equal"]
     assert verdict["rows"] > 0
+
+
+def test_t3_a_worker_is_killed_under_load(running: Start) -> None:
+    """T3, short: agent and instances die by SIGKILL, the query goes on, and nothing is fetched."""
+    job = running(workers=3, seconds=8, instances=3, replication=1)
+    job.start()
+    job.until(lambda e: e["event"] == "clock")
+    job.batches(3)
+    accident = kill_worker(job.cluster, job.client, JOB)
+    job.batches(2)
+    view = failover_of(job.client, accident)
+    assert view is not None
+    assert job.ended(view.id).phase.value == "complete"
+    assert view.bytes_moved == 0
+    assert job.result()["oracle"]["equal"]
+    assert job.client.job(JOB).lacking == 0, "copies are made anew on the two that are left"
 
 
 @pytest.mark.slow
