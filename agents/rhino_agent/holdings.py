@@ -107,6 +107,18 @@ class Holdings:
         self.covers.forget(vnode, ())
         self._disk.remove(f"{self._root}/{vnode}")
 
+    def forfeit(self, vnodes: frozenset[Vnode], time: BatchTime) -> None:
+        """Vnodes of which nobody had a copy any more begin empty after a batch. What was taken of
+        them since then stays, should this be said again after a restart."""
+        for vnode in vnodes:
+            kept = self.of(vnode)
+            for manifest in kept.complete():
+                if manifest.covers <= time:
+                    kept.set_aside(manifest.checkpoint_id, "it was forfeited")
+            self.covers.advance(vnode, BASE_ID, time)
+        self.covers.persist()
+        self.look_again()
+
     # --- bases -----------------------------------------------------------------------------------
 
     def newest(self, vnode: Vnode) -> Manifest | None:

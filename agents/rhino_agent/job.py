@@ -49,6 +49,7 @@ class Job:
         self.root = f"jobs/{spec.uid}"
         self.log = WorkerLog(ports.disk, f"{self.root}/log")
         self.epochs: dict[int, Epoch] = {}
+        self.forfeits: list[DecisionRecord] = []
         self.released = BASE
         self.outputs = Outputs(ports, self.root)
         self.instances: dict[InstanceId, Instance] = {}
@@ -206,6 +207,8 @@ class Job:
 
     def _note_epoch(self, record: DecisionRecord) -> None:
         self.epochs[record.next_epoch.number] = record.next_epoch
+        if record.next_epoch.forfeited:
+            self.forfeits.append(record)
         if record.is_marker:
             self._epoch_starts[record.next_epoch.number] = record.time
 

@@ -192,6 +192,9 @@ class Upkeep:
     def tick(self) -> None:
         """Look at what has happened since the last time: coverage, turns, trimming, left-overs."""
         job = self._job
+        for record in [r for r in job.forfeits if r.time <= job.decided_time]:
+            job.forfeits.remove(record)
+            self.holdings.forfeit(record.next_epoch.forfeited, record.time)
         if job.continuity() != self._continuity:
             self._continuity = job.continuity()
             self.holdings.look_again()

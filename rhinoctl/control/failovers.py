@@ -170,7 +170,14 @@ class Failovers:
         return [Past(decided=failover.decided) for failover in ended]
 
     def _begin(
-        self, document: JobDocument, gone: GivenUp, choice: Choice, why: str, plan: CutPlan
+        self,
+        document: JobDocument,
+        gone: GivenUp,
+        choice: Choice,
+        why: str,
+        plan: CutPlan,
+        *,
+        force: bool = False,
     ) -> FailoverDocument:
         now = self.clock.wall()
         uid = document.spec.uid
@@ -182,6 +189,7 @@ class Failovers:
             decided=self._decided(uid),
             fetched=self._fetched(uid),
             choice=choice,
+            force=force,
             times={hm.Phase.ARMED.value: now},
         )
         view = self._view_of(document, state, plan)
@@ -310,10 +318,13 @@ class Failovers:
             self._check_dead(request.target, document, gone)
             choice = Choice(to=frozenset(request.to), parallel=request.parallel)
             self._check_heirs(document, epoch, choice)
-            plan = plan_cut(epoch, gone, behind=groups.behind(document.spec.uid), choice=choice)
-            if plan.stranded:
+            behind = groups.behind(document.spec.uid)
+            plan = plan_cut(epoch, gone, behind=behind, choice=choice)
+            if plan.stranded and request.force:
+                plan = plan_cut(epoch, gone, behind=behind, force=True)
+            if plan.epoch is None:
                 raise self._no_copy(document, epoch, gone, plan, choice)
-            plans.append((document, gone, choice, plan))
+            plans.append((document, gone, choice, plan, request.force))
         if not plans and request.target not in self.fleet.workers:
             raise unknown_worker(request.target, self.fleet)
         why = "asked for"
@@ -334,18 +345,19 @@ class Failovers:
                     ),
                     progress="planned",
                 )
-                for document, gone, _, plan in plans
+                for document, gone, _, plan, _ in plans
             )
         return tuple(self._asked(*each).view for each in plans)
 
     def _asked(
-        self, document: JobDocument, gone: GivenUp, choice: Choice, plan: CutPlan
+        self, document: JobDocument, gone: GivenUp, choice: Choice, plan: CutPlan, force: bool
     ) -> FailoverDocument:
         """Begin one, or give more up in the one that runs."""
         running, why = self.registry.recovering(document.spec.uid), "asked for"
         if running is None or running.failover.phase is not hm.Phase.ARMED:
-            return self._begin(document, gone, choice, why, plan)
+            return self._begin(document, gone, choice, why, plan, force=force)
         more = recovery.with_more(running.failover, gone, why)
+        more = replace(more, force=more.force or force)
         names = (*sorted(more.gone.workers), *sorted(more.gone.instances))
         return self.registry.put_failover(more, replace(running.view, lost=names))
 
@@ -400,8 +412,17 @@ class Failovers:
         size = sum(self._size(document.spec.uid, vnode) for vnode in stranded)
         return NoCopy(
             f"job {name}: nobody else has a whole copy of vnode {_listed(stranded)}"
-            f" ({size / 1e6:.1f} MB when last seen); a failover would lose it",
-            remedy="bring the worker back: its state is on its disk, and the job goes on with it",
+            f" ({size / 1e6:.1f} MB, {self._age(gone)}); a failover would lose it",
+            remedy="bring the worker back: its state is on its disk, and the job goes on with it;"
+            " if the disk is gone, --force lets those vnodes begin empty",
+        )
+
+    def _age(self, gone: GivenUp) -> str:
+        """When what would be lost was seen last."""
+        now = self.clock.monotonic()
+        ages = [now - at for w in gone.workers if (at := self.fleet.workers[w].at) is not None]
+        return (
+            f"last seen {max(ages):.0f} s ago" if ages else "not seen since the controller started"
         )
 
     def _size(self, uid: JobUid, vnode: Vnode) -> int:

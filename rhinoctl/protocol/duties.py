@@ -28,13 +28,15 @@ def duties(staged: Epoch, cuts: Iterable[Epoch]) -> tuple[Duty, ...]:
     """Every part of a batch's output, by instance and part: each vnode is in one of them.
 
     `staged` is the epoch in which the batch was staged, `cuts` are the epochs after it that give
-    something up, in order.
+    something up, in order. Nobody owes the part of vnodes that were forfeited.
     """
     owed = {
         Vnode(v): (staged.routes[v].owner, staged.owner_worker(Vnode(v)), 0)
         for v in staged.vnodes()
     }
     for cut in cuts:
+        for vnode in cut.forfeited:
+            owed.pop(vnode, None)
         for vnode, (instance, worker, _) in owed.items():
             if worker in cut.lost or instance in cut.failed:
                 owed[vnode] = (cut.routes[vnode].owner, cut.owner_worker(vnode), cut.number)

@@ -49,7 +49,8 @@ class Epoch:
     """One version of a job's routing and chains. `routes[v]` is vnode v's.
 
     An epoch that gives something up is a *cut*: `lost` are workers, without which it is decided,
-    and `failed` instances, though their workers may live. What they owned has heirs.
+    and `failed` instances, though their workers may live. What they owned has heirs. Of the vnodes
+    in `forfeited` nobody has a copy, and somebody has accepted that: their heirs begin empty.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Epoch:
     routes: tuple[Route, ...]
     lost: frozenset[WorkerId] = frozenset()
     failed: frozenset[InstanceId] = frozenset()
+    forfeited: frozenset[Vnode] = frozenset()
 
     def __post_init__(self) -> None:
         fault = epoch_fault(self)
@@ -153,7 +155,7 @@ def successor_fault(old: Epoch, new: Epoch) -> str | None:
     for v in old.vnodes():
         vnode = Vnode(v)
         head = new.owner_worker(vnode)
-        if old.role_of(head, vnode) is not Role.FULL:
+        if old.role_of(head, vnode) is not Role.FULL and vnode not in new.forfeited:
             return f"vnode {v} moves to worker {head}, which has no full copy in epoch {old.number}"
         for member in new.routes[v].members:
             if member.role is Role.FULL and old.role_of(member.worker, vnode) is None:
@@ -253,6 +255,7 @@ def with_cut(
     heirs: Mapping[Vnode, InstanceId],
     placed: Mapping[InstanceId, WorkerId],
     failed: frozenset[InstanceId] = frozenset(),
+    forfeited: frozenset[Vnode] = frozenset(),
 ) -> Epoch:
     """The next epoch, without the lost workers and the failed instances: their vnodes have heirs.
 
@@ -272,7 +275,7 @@ def with_cut(
         routes.append(Route(owner=owner, members=members))
     workers = _used(epoch.workers, placed, routes)
     after = _next(epoch, workers=workers, instances=dict(placed), routes=tuple(routes))
-    return replace(after, lost=lost, failed=failed)
+    return replace(after, lost=lost, failed=failed, forfeited=forfeited)
 
 
 def _used(

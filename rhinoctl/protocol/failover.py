@@ -6,7 +6,8 @@ SEEP, section 4.2: recovery is scale out to one, or to several at once.
 Invariants:
 
 1. Only a full member inherits: its worker has all that was decided.
-2. Either every vnode that is given up has an heir, or nothing is proposed.
+2. Either every vnode that is given up has an heir, or nothing is proposed; a person may accept
+   that some begin empty.
 """
 
 from collections.abc import Mapping
@@ -71,12 +72,15 @@ def plan_cut(
     *,
     behind: Mapping[tuple[WorkerId, Vnode], int] | None = None,
     choice: Choice = ANYBODY,
+    force: bool = False,
 ) -> CutPlan:
     """The next epoch without what is given up, and the heirs.
 
     Of several full members a vnode goes to the one that is behind the least (`behind`: batches to
     replay, 0 if not named), then to the one whose instances own the fewest vnodes, so that many
-    recover at once. The instance is the one there with the fewest vnodes, or a new one.
+    recover at once. The instance is the one there with the fewest vnodes, or a new one. With
+    `force` the vnodes that nobody else has are forfeited: they begin empty wherever there is an
+    instance.
     """
     gone = gone.within(epoch)
     placed = {
@@ -87,7 +91,11 @@ def plan_cut(
     homeless = orphans(epoch, gone)
     able = {v: _able(epoch, v, gone, placed, choice.to) for v in homeless}
     stranded = tuple(v for v in homeless if not able[v])
-    if stranded or not gone:
+    if force and placed:
+        able |= dict.fromkeys(stranded, tuple(sorted(set(placed.values()))))
+    elif stranded:
+        return CutPlan(epoch=None, heirs={}, stranded=stranded)
+    if not gone or not all(able.values()):
         return CutPlan(epoch=None, heirs={}, stranded=stranded)
     if choice.parallel is not None:
         able = _narrowed(able, choice.parallel)
@@ -102,8 +110,10 @@ def plan_cut(
         instance = _instance_on(worker, epoch, placed, owned, gone, choice.to)
         owned[instance] += 1
         heirs[vnode] = instance
-    cut = with_cut(epoch, gone.workers, heirs, placed, gone.instances)
-    return CutPlan(epoch=cut, heirs=heirs)
+    cut = with_cut(
+        *(epoch, gone.workers, heirs, placed, gone.instances), forfeited=frozenset(stranded)
+    )
+    return CutPlan(epoch=cut, heirs=heirs, stranded=stranded)
 
 
 def _able(

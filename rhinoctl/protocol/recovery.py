@@ -26,9 +26,11 @@ from rhinoctl.protocol.handover import ENDED, Facts, Phase
 class Failover:
     """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
     newest batch that was decided when it began, `fetched` the bytes of checkpoints that had gone
-    over the network by then. Its phases are ARMED (a cut is offered), MARKED (it
-    is decided, by the record of batch `marker`) and COMPLETE, or ABORTED. Times are wall
-    seconds."""
+    over the network by then. With `force` vnodes without another copy begin empty.
+
+    Its phases are ARMED (a cut is offered), MARKED (it is decided, by the record of batch `marker`)
+    and COMPLETE, or ABORTED. Times are wall seconds.
+    """
 
     op: OpId
     job: JobUid
@@ -37,6 +39,7 @@ class Failover:
     decided: BatchTime | None
     fetched: int = 0
     choice: Choice = ANYBODY
+    force: bool = False
     origins: Mapping[Vnode, InstanceId] = field(default_factory=dict)
     heirs: Mapping[Vnode, InstanceId] = field(default_factory=dict)
     phase: Phase = Phase.ARMED
@@ -93,8 +96,8 @@ def _offered(
     ):
         return state  # who has taken it up need not begin again
     plan = plan_cut(epoch, state.gone, behind=behind, choice=state.choice)
-    if plan.epoch is None and state.choice is not ANYBODY:
-        plan = plan_cut(epoch, state.gone, behind=behind)
+    if plan.epoch is None:
+        plan = plan_cut(epoch, state.gone, behind=behind, force=state.force)
     if plan.epoch is None:
         if known is not None and known.number == epoch.number + 1:
             return state

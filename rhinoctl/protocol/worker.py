@@ -455,7 +455,7 @@ def _lacking(state: WorkerState, now: Epoch | None, record: DecisionRecord) -> t
     return tuple(
         vnode
         for vnode in record.next_epoch.fully_held_by(state.worker)
-        if vnode not in state.whole
+        if vnode not in state.whole | record.next_epoch.forfeited
         and (now is None or now.role_of(state.worker, vnode) is not Role.FULL)
     )
 

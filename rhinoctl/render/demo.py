@@ -1,11 +1,11 @@
-"""The end of a demo for eyes: each handover with its phases, then the verdict in a sentence."""
+"""The end of a demo for eyes: each handover with its phases, the loss, the verdict in words."""
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from rhinoctl.ops.demo import DemoOutcome
 from rhinoctl.ops.demo_tally import Verdict
-from rhinoctl.protocol.handover import Phase
+from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.render.live import latency_words
 from rhinoctl.render.tables import coloured, columns, facts, phase_times, spaced
 from rhinoctl.render.units import count, counted, milliseconds, size
@@ -19,6 +19,8 @@ def demo_table(outcome: DemoOutcome) -> RenderableType:
     times = (f"{phase.value.upper()}>" for phase in phases)
     table = columns("OPERATION", "RESULT", "VNODES>", *times, *names)
     for view in outcome.operations:
+        if view.kind is Kind.FAILOVER:
+            continue
         spent = phase_times(view)
         table.add_row(
             f"{view.id} {view.kind.value}",
@@ -38,8 +40,20 @@ def demo_table(outcome: DemoOutcome) -> RenderableType:
             **({"directory": outcome.directory} if outcome.directory else {}),
         }
     )
+    accidents = columns("LOST", "VNODES>", "DETECTED IN>", "RECOVERED IN>", "FETCHED>", "REPLAYED>")
+    for loss in result.failovers:
+        replayed = loss.replayed_batches
+        accidents.add_row(
+            f"worker {loss.worker}",
+            str(loss.vnodes),
+            milliseconds(loss.detect_ms),
+            milliseconds(loss.recover_ms),
+            size(loss.bytes_fetched),
+            "-" if replayed is None else counted(replayed, "batch", "batches"),
+        )
     verdict = Text(verdict_sentence(result.oracle), "green" if result.oracle.equal else "red")
-    return spaced([table if outcome.operations else None, numbers, verdict])
+    shown = [table if outcome.operations else None, accidents if result.failovers else None]
+    return spaced([*shown, numbers, verdict])
 
 
 def verdict_sentence(oracle: Verdict) -> str:

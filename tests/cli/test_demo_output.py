@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rhinoctl.errors import OperationAborted, ResultMismatch
-from rhinoctl.ids import OpId
-from rhinoctl.ops.demo import DemoHandover, DemoOutcome, DemoResult
+from rhinoctl.ids import OpId, WorkerId
+from rhinoctl.ops.demo import DemoFailover, DemoHandover, DemoOutcome, DemoResult
 from rhinoctl.ops.demo_tally import Batch, Frame, Latency, Preloading, Verdict
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.render.demo import demo_table
@@ -58,6 +58,16 @@ RESULT = DemoResult(
             state_bytes=6_400_000,
         ),
     ),
+    failovers=(
+        DemoFailover(
+            worker=WorkerId("w1"),
+            vnodes=22,
+            detect_ms=31.2,
+            recover_ms=912.0,
+            bytes_fetched=0,
+            replayed_batches=18,
+        ),
+    ),
     oracle=Verdict(rows=97_433, missing=0, extra=0, equal=True),
 )
 WRONG = replace(RESULT, oracle=Verdict(rows=97_433, missing=1, extra=2, equal=False))
@@ -98,7 +108,7 @@ def test_the_one_object(capfd: pytest.CaptureFixture[str], golden: Golden) -> No
     out = capfd.readouterr().out
     golden("demo-json", Shown(out))
     image = json.loads(out)
-    wanted = "query batches rows_in rows_out latency_ms handovers oracle"
+    wanted = "query batches rows_in rows_out latency_ms handovers failovers oracle"
     assert list(image) == wanted.split()
     wanted = "id kind vnodes pause_ms total_ms bytes_moved state_bytes"
     assert list(image["handovers"][0]) == wanted.split()

@@ -1,14 +1,16 @@
 """The demo's moves and its tally of what the job tells."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rhinoctl import errors
 from rhinoctl.control.client import ControlClient
-from rhinoctl.ids import JobName, OpId
-from rhinoctl.ops.demo_moves import STEPS, Moves, single_moves
+from rhinoctl.ids import JobName, OpId, WorkerId
+from rhinoctl.ops.demo_kill import Accident, victim_of
+from rhinoctl.ops.demo_moves import MOVES, Moves, Step, single_moves
 from rhinoctl.ops.demo_tally import Tally
 from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import Phase
@@ -17,6 +19,7 @@ from tests.fakes import controller as fake
 from tests.fakes.controller import TOKEN, FakeController
 
 DEMO = JobName("demo")
+W1 = WorkerId("w1")
 LATENCY = {"p50": 1.0, "p99": 2, "max": 3.5}
 BATCH = {
     "event": "batch",
@@ -67,7 +70,7 @@ def controller(tmp_path: Path) -> Iterator[FakeController]:
 def moves(controller: FakeController) -> Iterator[Moves]:
     controller.answers["GET", "/v1/jobs/demo"] = fake.job(name=DEMO)
     with ControlClient(controller.address, Secret(TOKEN)) as client:
-        yield Moves(client, DEMO)
+        yield Moves(client, DEMO, MOVES)
 
 
 def begins(controller: FakeController, verb: str, op: str, *phases: Phase) -> None:
@@ -81,19 +84,19 @@ def test_each_step_waits_for_its_time_and_for_the_one_before(
 ) -> None:
     begins(controller, "rescale", "op-1", Phase.PLANNED, Phase.WARMING, Phase.COMPLETE)
     begins(controller, "handover", "op-2", Phase.PLANNED, Phase.COMPLETE)
-    moves.advance(0.2)
+    moves.advance(0.1)
     assert moves.begun == []
     moves.advance(0.3)
     assert [view.id for view in moves.begun] == ["op-1"]
-    moves.advance(0.6)
+    moves.advance(0.5)
     assert moves.running
-    moves.advance(0.6)
+    moves.advance(0.5)
     assert [view.id for view in moves.begun] == ["op-1", "op-2"]
     begins(controller, "rescale", "op-3", Phase.PLANNED, Phase.COMPLETE)
     moves.advance(0.8)
     moves.advance(0.8)
     moves.finish()
-    assert [view.phase for view in moves.begun] == [Phase.COMPLETE] * len(STEPS)
+    assert [view.phase for view in moves.begun] == [Phase.COMPLETE] * len(MOVES)
     assert moves.faults == []
 
 
@@ -102,9 +105,28 @@ def test_what_aborts_or_never_begins_is_a_fault(controller: FakeController, move
     controller.answers["POST", "/v1/jobs/demo/handover"] = fake.problem("busy", "op-9 is running")
     moves.advance(0.3)
     moves.advance(0.4)
-    moves.advance(0.6)
+    moves.advance(0.5)
     moves.finish()
     assert len(moves.faults) == 3
+
+
+def test_the_worker_with_the_most_vnodes_is_lost_if_there_are_copies() -> None:
+    job = fake.job(
+        instances=(fake.instance(0, "w1", range(3)), fake.instance(1, "w2", range(3, 8)))
+    )
+    assert victim_of(replace(job, replication=1)) == "w2"
+    with pytest.raises(errors.Refused):
+        victim_of(replace(job, replication=0))
+
+
+def test_a_loss_of_which_nothing_comes_is_a_fault(controller: FakeController, moves: Moves) -> None:
+    controller.answers["GET", "/v1/ops"] = views.OperationList(operations=())
+    moves.steps = (Step(at=0.1, what="loss", begin=lambda *_: Accident(worker=W1, at=0.0)),)
+    moves.advance(0.2)
+    moves.advance(0.3)
+    assert moves.running
+    moves.finish()
+    assert moves.faults == ["worker w1 was lost, and nothing came of it"]
 
 
 def test_rows_are_counted_from_the_clock_on() -> None:
