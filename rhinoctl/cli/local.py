@@ -49,6 +49,27 @@ def up(
             help="What an instance that starts anew may take to catch up. Default: 1.",
         ),
     ] = None,
+    lease_s: Annotated[
+        float | None,
+        typer.Option(
+            "--lease-s",
+            metavar="S",
+            min=0.5,
+            max=3600,
+            help="Silence after which a worker is lost. Default: 5.",
+        ),
+    ] = None,
+    replication_mb_s: Annotated[
+        int | None,
+        _count("--replication-mb-s", 0, 1 << 20, "Bound on the fetching of copies. 0: none."),
+    ] = None,
+    auto_failover: Annotated[
+        bool | None,
+        typer.Option(
+            "--auto-failover/--no-auto-failover",
+            help="Whether lost workers are given up without being asked. Default: they are.",
+        ),
+    ] = None,
     cluster: Directory = None,
     as_json: Json = False,
 ) -> int:
@@ -60,6 +81,9 @@ def up(
         cache_mb=cache_mb,
         buffer_mb=buffer_mb,
         replay_target_s=replay_target_s,
+        lease_s=lease_s,
+        replication_mb_s=replication_mb_s,
+        auto_failover=auto_failover,
     )
     emit(ops.up(request, say), as_json, tables.local_table)
     return Exit.DONE

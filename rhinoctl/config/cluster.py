@@ -52,6 +52,9 @@ class ClusterFile:
     cache_mb: int
     buffer_mb: int
     replay_target_s: float = limits.REPLAY_TARGET_S
+    lease_s: float = limits.LEASE_OF_WORKER_S
+    replication_mb_s: int = 0
+    auto_failover: bool = True
     processes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:

@@ -315,8 +315,8 @@ class Controller:
         spec = replace(document.spec, replication=request.replication)
         self._registry.put_job(replace(document, spec=spec))
         return views.Acknowledged(
-            detail=f"job {name} wishes for {request.replication} copies of each vnode besides the"
-            f" owner's; `rhinoctl groups show {name}` tells how far they are"
+            detail=f"job {name} has replication {request.replication} now;"
+            f" `rhinoctl groups show {name}` tells how far the copies are"
         )
 
     def groups(self, name: str, request: views.GroupsRequest) -> views.GroupsView:

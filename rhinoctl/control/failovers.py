@@ -6,7 +6,7 @@ given up before it is offered, and tells people.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rhinoctl.control.fleet import Fleet, Seen
@@ -279,6 +279,15 @@ class Failovers:
             ),
         )
 
+    def stuck(self) -> Iterator[tuple[str, OpId, frozenset[WorkerId]]]:
+        """Failovers whose cut waits for workers that are lost, too: job, failover, workers."""
+        for document in self.registry.failovers.values():
+            state = document.failover
+            if state.phase is hm.Phase.ARMED and state.proposal is not None:
+                lost = {w for w in state.proposal.voters() if self.verdict(w) is Verdict.LOST}
+                if lost:
+                    yield document.view.job, state.op, frozenset(lost)
+
     def measure(self) -> None:
         """The time to the first batch of every heir, once they have told it."""
         for document in list(self.registry.failovers.values()):
@@ -439,8 +448,9 @@ class Failovers:
 def unknown_worker(name: str, fleet: Fleet) -> UnknownWorker:
     """The error for a worker, or an instance, that nobody knows."""
     return UnknownWorker(
-        f"there is no worker and no job's instance {name!r}",
-        remedy=f"workers are {', '.join(fleet.workers)}; see `rhinoctl status`",
+        f"there is no worker and no job's instance {name!r}; workers are"
+        f" {', '.join(fleet.workers) or 'none'}",
+        remedy="see `rhinoctl status`, and `rhinoctl job show JOB` for the instances of a job",
     )
 
 

@@ -102,13 +102,12 @@ class Groups:
         )
 
     def lacking(self, document: JobDocument, epoch: Epoch) -> int:
-        """How many whole copies are missing to what the job wishes for."""
-        wanted = document.spec.replication + 1
-        usable = self.usable()
-        return sum(
-            max(0, wanted - len([w for w in epoch.full_holders(Vnode(v)) if w in usable]))
-            for v in epoch.vnodes()
-        )
+        """How many whole copies besides the owners' are missing to what the job wishes for."""
+        usable, missing = self.usable(), 0
+        for route in epoch.routes:
+            full = [m for m in route.members if m.role is Role.FULL and m.worker in usable]
+            missing += max(0, document.spec.replication - len(full))
+        return missing
 
     def behind(self, uid: JobUid) -> dict[tuple[WorkerId, Vnode], int]:
         """Batches that an heir would replay, by worker and vnode: whole batches of the log."""

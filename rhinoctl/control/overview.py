@@ -42,6 +42,7 @@ class Overview:
             *_job_findings(jobs, away),
             *self._copies(jobs),
             *self._braked(),
+            *self._stuck(),
         )
         down = sum(worker.health is views.Health.DOWN for worker in workers)
         health = views.Health.OK
@@ -75,6 +76,15 @@ class Overview:
                     what=f"job {document.spec.name}: no failover by itself: {reason}",
                     remedy="bring the workers back, or go on by hand: `rhinoctl failover WORKER`",
                 )
+
+    def _stuck(self) -> Iterable[views.Finding]:
+        for job, op, lost in self.failovers.stuck():
+            yield views.Finding(
+                what=f"job {job}: failover {op} waits for worker {', '.join(sorted(lost))},"
+                " which should inherit or vote and does not answer either",
+                remedy="bring any of them back (local cluster: `rhinoctl local up`), or give it up:"
+                " `rhinoctl failover WORKER`",
+            )
 
     def job_list(self) -> views.JobList:
         """All jobs, by name."""

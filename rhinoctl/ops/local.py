@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from rhinoctl import __version__
 from rhinoctl.config import cluster as config
@@ -47,6 +48,8 @@ UP_S = 60.0
 DOWN_S = 10.0
 """An orderly end of an agent, with its instances; after it they are killed."""
 
+T = TypeVar("T")
+
 LOOK_S = 0.1
 """Between two looks whether the cluster is up."""
 
@@ -62,6 +65,9 @@ class UpRequest:
     cache_mb: int | None = None
     buffer_mb: int | None = None
     replay_target_s: float | None = None
+    lease_s: float | None = None
+    replication_mb_s: int | None = None
+    auto_failover: bool | None = None
     parent: int = 0
 
 
@@ -173,11 +179,19 @@ def plan_up(request: UpRequest, known: ClusterFile | None, alive: frozenset[str]
         cache_mb=request.cache_mb or cluster.cache_mb,
         buffer_mb=request.buffer_mb or cluster.buffer_mb,
         replay_target_s=request.replay_target_s or cluster.replay_target_s,
+        lease_s=request.lease_s or cluster.lease_s,
+        replication_mb_s=_or(request.replication_mb_s, cluster.replication_mb_s),
+        auto_failover=_or(request.auto_failover, cluster.auto_failover),
         processes={name: p for name, p in cluster.processes.items() if name in alive},
     )
     return UpPlan(
         cluster=cluster, start=tuple(name for name in cluster.names() if name not in alive)
     )
+
+
+def _or(asked: T | None, known: T) -> T:
+    """What is asked for, which may be nothing at all, or what there is."""
+    return known if asked is None else asked
 
 
 def _prepare(request: UpRequest, plan: UpPlan) -> None:
@@ -214,6 +228,7 @@ def _agent_settings(cluster: ClusterFile, worker: WorkerId, parent: int) -> Mapp
         "cache_bytes": cluster.cache_mb << 20,
         "buffer_bytes": cluster.buffer_mb << 20,
         "replay_target_s": cluster.replay_target_s,
+        "replication_bytes_s": cluster.replication_mb_s << 20,
         "parent": parent,
     }
 
@@ -228,6 +243,8 @@ def _controller_settings(
         "listen": cluster.controller,
         "token_file": cluster.token_file,
         "workers": {worker: entry.address for worker, entry in cluster.workers.items()},
+        "lease_s": cluster.lease_s,
+        "auto_failover": cluster.auto_failover,
         "parent": parent,
     }
 
