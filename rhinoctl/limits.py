@@ -84,6 +84,9 @@ COPIES_AT_ONCE = 4
 REPLICATION_TIMEOUT_S = 60.0
 """A checkpoint that a chain has not acknowledged by then is dropped; a newer one is offered."""
 
+OFFER_LOOK_S = 0.1
+"""How often an agent looks which checkpoints are new, to offer them to other workers."""
+
 COPY_ROUND_S = 1.0
 """After every source of a copy was tried in vain, the first is tried again."""
 

@@ -56,6 +56,9 @@ class Replication:
         self._intakes: dict[Vnode, Intake] = {}
         self._stored: dict[Vnode, tuple[WorkerId, str]] = {}
         self._not_before: dict[Vnode, float] = {}
+        self._epoch: Epoch | None = None
+        self._next: dict[Vnode, WorkerId | None] = {}
+        self._look_at = 0.0
 
     def drop(self) -> None:
         """The job leaves this worker: nothing that comes is taken any more."""
@@ -69,26 +72,40 @@ class Replication:
         epoch = self._job.epoch()
         if epoch is None:
             return
+        for intake in list(self._intakes.values()):
+            intake.transfer.go_on()
         now = self._job.ports.clock.monotonic()
+        if epoch is not self._epoch:
+            self._learn(epoch)
+        elif now < self._look_at:
+            return
+        self._look_at = now + limits.OFFER_LOOK_S
         here = self._job.ports.settings.worker
         for vnode, offer in list(self._offers.items()):
             if now >= offer.until or successor(epoch, here, vnode) != offer.to:
                 self._end(vnode, offer, "the chain did not acknowledge it in time")
+        for vnode, following in self._next.items():
+            if len(self._offers) >= limits.COPIES_AT_ONCE:
+                break
+            if following is not None and now >= self._not_before.get(vnode, 0.0):
+                self._offer_newest(epoch, vnode, following)
+
+    def _learn(self, epoch: Epoch) -> None:
+        """Another epoch: whose checkpoints go to whom, and who bounds the trimming."""
+        here = self._job.ports.settings.worker
+        self._epoch, self._next = epoch, {}
         for vnode in epoch.held_by(here):
-            if epoch.owner_worker(vnode) != here:
+            if epoch.owner_worker(vnode) == here:
+                self._next[vnode] = successor(epoch, here, vnode)
+                self._bound(vnode)
+            else:
                 self._holdings.bound_floor(vnode, None)
-                continue
-            self._tell_complete(epoch, vnode)
-            if len(self._offers) < limits.COPIES_AT_ONCE and now >= self._not_before.get(vnode, 0):
-                self._offer_newest(epoch, vnode)
-        for intake in list(self._intakes.values()):
-            intake.transfer.go_on()
 
     # --- offering --------------------------------------------------------------------------------
 
-    def _tell_complete(self, epoch: Epoch, vnode: Vnode) -> None:
+    def _bound(self, vnode: Vnode) -> None:
         """Up to where the owner may trim: what the chain has acknowledged, all if there is none."""
-        following = successor(epoch, self._job.ports.settings.worker, vnode)
+        following = self._next.get(vnode)
         stored = self._stored.get(vnode)
         if following is None:
             self._holdings.bound_floor(vnode, None)
@@ -97,10 +114,9 @@ class Replication:
         else:
             self._holdings.bound_floor(vnode, (stored[1],))
 
-    def _offer_newest(self, epoch: Epoch, vnode: Vnode) -> None:
-        following = successor(epoch, self._job.ports.settings.worker, vnode)
+    def _offer_newest(self, epoch: Epoch, vnode: Vnode, following: WorkerId) -> None:
         manifest = self._holdings.newest(vnode)
-        if following is None or manifest is None or vnode in self._offers:
+        if manifest is None or vnode in self._offers:
             return
         if self._stored.get(vnode) != (following, manifest.checkpoint_id):
             self._offer(epoch, vnode, manifest, following, None)
@@ -152,6 +168,8 @@ class Replication:
         del self._offers[vnode]
         self._holdings.leases.release(_holder(vnode))
         self._stored[vnode] = (offer.to, offer.checkpoint_id)
+        if offer.back is None:
+            self._bound(vnode)
         event("checkpoint-replicated", vnode=vnode, checkpoint=offer.checkpoint_id, to=offer.to)
         self._tell(offer.back, vnode, offer.checkpoint_id)
 
