@@ -34,8 +34,10 @@ e2e-short: setup  ## the part of the end-to-end tests that CI runs: real process
 	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py \
 	    tests/integration/test_bench.py tests/integration/test_windows_vs_spark.py
 
-bench: setup  ## measure what a handover costs, and the throughput beside Spark's own
+bench: setup  ## measure what handovers, losses and copies cost, and the throughput beside Spark's own
 	$(BIN)/python -m tests.bench.handover_pause
+	$(BIN)/python -m tests.bench.failover
+	$(BIN)/python -m tests.bench.replication_cost
 	$(BIN)/rhinoctl bench steady
 
 # The console script is the last thing that pip writes, so its time stamp says how far set-up came.

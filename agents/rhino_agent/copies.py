@@ -57,6 +57,8 @@ class Copies:
         self._holdings = upkeep.holdings
         self._copies: dict[Vnode, Copy] = {}
         self._sources: Mapping[Vnode, Mapping[WorkerId, str]] = {}
+        self._broken: dict[Vnode, Mapping[WorkerId, str]] = {}
+        self._look_at = 0.0
 
     def progress(self, vnode: Vnode) -> tuple[int, int]:
         """Bytes copied and bytes to copy of a vnode, zero where nothing is or was copied."""
@@ -68,10 +70,25 @@ class Copies:
         return files[0] + copy.log_bytes, files[1] + copy.log_bytes
 
     def _wished(self) -> dict[Vnode, Mapping[WorkerId, str]]:
-        """The vnodes that this worker shall have a copy of, and where there is one."""
+        """The vnodes that this worker shall have a copy of, and where there is one: as wished, and
+        those that it stands for and has lost what it had of them."""
         desired = self._job.desired
         held = {wish.vnode: wish.sources for wish in desired.hold}
-        return held | {wish.vnode: wish.sources for wish in desired.warm}
+        return self._broken | held | {wish.vnode: wish.sources for wish in desired.warm}
+
+    def _find_broken(self) -> None:
+        """Look, every now and then, of which vnodes the copy here is not whole any more: its
+        checkpoints were found bad (design, invariant 9). The other full holders have it."""
+        now, epoch = self._job.ports.clock.monotonic(), self._job.epoch()
+        if epoch is None or now < self._look_at:
+            return
+        self._look_at = now + limits.TIDY_S
+        here = self._job.ports.settings.worker
+        self._broken = {
+            v: {w: epoch.workers[w] for w in epoch.full_holders(v) if w != here}
+            for v in epoch.fully_held_by(here)
+            if self._holdings.base(v) is None
+        }
 
     def whole(self) -> frozenset[Vnode]:
         """The wished vnodes of which this worker has a base and the whole log after it."""
@@ -81,6 +98,7 @@ class Copies:
         """Begin the copies that are wished and lacking, go on with them, drop the others."""
         if not self._job.told:
             return
+        self._find_broken()
         self._sources = self._wished()
         for vnode in [v for v in self._copies if v not in self._sources]:
             self._drop(self._copies.pop(vnode))

@@ -21,6 +21,10 @@ class Bases(Protocol):
         coverage; None if this worker has no contiguous copy."""
         ...
 
+    def sound(self, vnode: Vnode) -> bool:
+        """Whether the base is known to be what its manifest says; if not, it is looked at."""
+        ...
+
     def opening(self, instance: Instance, vnode: Vnode) -> None:
         """An instance is about to open the vnode from its base."""
         ...
@@ -157,6 +161,8 @@ class Feeder:
         base = self._bases.base(vnode)
         if base is None:
             self._set_back(instance, f"there is no whole copy of vnode {vnode} here")
+            return
+        if not self._bases.sound(vnode):
             return
         directory, covers = base
         message = m.OpenVnode(

@@ -60,6 +60,17 @@ class Upkeep:
         base = self.holdings.base(vnode)
         return None if base is None else (self.holdings.directory(base, vnode), base.reach)
 
+    def sound(self, vnode: Vnode) -> bool:
+        """See `rhino_agent.feeder.Bases`. A base whose stamps do not prove it is hashed first."""
+        base = self.holdings.base(vnode)
+        if base is None or base.manifest is None:
+            return base is not None
+        checkpoint_id = base.manifest.checkpoint_id
+        if self.holdings.of(vnode).is_stamped(checkpoint_id):
+            return True
+        self.suspect(vnode, checkpoint_id)
+        return False
+
     def opening(self, instance: Instance, vnode: Vnode) -> None:
         """An instance is about to open the vnode: its base stays meanwhile."""
         base = self.holdings.base(vnode)

@@ -223,6 +223,16 @@ class VnodeCheckpoints:
                 raise self._corrupt(checkpoint_id, entry.name, "its content has changed")
             self._stamps[checkpoint_id][stamp] = digest
 
+    def is_stamped(self, checkpoint_id: str) -> bool:
+        """Whether every file of a complete checkpoint is the one that was hashed here before, by
+        its stamp: what can be said without reading it."""
+        return all(
+            (stamp := self._disk.stamp(f"{self.path_of(checkpoint_id)}/{entry.name}")) is not None
+            and stamp.size == entry.size
+            and self._known(stamp) == entry.blake3
+            for entry in self._complete[checkpoint_id].files
+        )
+
     def set_aside(self, checkpoint_id: str, why: str) -> None:
         """A complete checkpoint is bad: it is not listed any more, and removed by `retain`."""
         path = self.path_of(checkpoint_id)

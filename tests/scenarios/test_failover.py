@@ -1,5 +1,7 @@
 """A worker is lost, dead or cut off: its vnodes go on elsewhere, in the running query."""
 
+import logging
+
 import pytest
 
 from rhinoctl.errors import HealthyTarget, NoCopy, Refused, UnknownWorker
@@ -9,6 +11,7 @@ from rhinoctl.protocol.handover import Kind, Phase
 from tests.fakes.world import World
 from tests.fakes.world_spark import Query
 from tests.scenarios.test_agent_killed import STEPS
+from tests.scenarios.test_copies import checkpoints, tables
 
 W1, W2, W3 = (WorkerId(f"w{n}") for n in (1, 2, 3))
 
@@ -308,3 +311,32 @@ def test_a_member_that_is_lost_is_replaced() -> None:
     world.until(lambda: all_copies(world, 2), "another member", 60.0)
     assert member not in world.epoch().listeners()
     end(world, query)
+
+
+@pytest.mark.parametrize("damage", ["a byte", "truncated", "empty", "gone"])
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_t6_an_heir_with_bad_bytes(
+    damage: str, all_of_them: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest checkpoint of a copy is bad, or every one: it is found before it serves and named,
+    and an older one, or another holder's, is used (design, invariant 9)."""
+    caplog.set_level(logging.INFO, "rhino.agent")
+    world, query = started(replication=2, batches=80)
+    vnode = world.epoch().owned_by("i0")[0]
+    world.hosts["w1"].lose()
+    for worker in ("w2", "w3")[: 1 if all_of_them else 2]:
+        disk = world.hosts[worker].disk
+        for checkpoint in checkpoints(world, worker, vnode)[0 if all_of_them else -1 :]:
+            for path in tables(world, worker, checkpoint):
+                if damage == "a byte":
+                    disk.rot(path, (disk.size(path) or 1) // 2)
+                elif damage == "gone":
+                    disk.remove(path)
+                else:
+                    disk.corrupt(path, b"" if damage == "empty" else bytes(disk.read(path, 0, 9)))
+    goes_on(world, query, 30.0)
+    end(world, query)
+    heir = world.epoch().owner_worker(vnode)
+    told = [record.getMessage() for record in caplog.records]
+    bad = [line for line in told if "checkpoint-bad" in line and f"vnode={vnode}" in line]
+    assert bad or (all_of_them and heir == "w3"), "it is named"
