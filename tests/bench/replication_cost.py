@@ -1,7 +1,7 @@
 """What copies cost while nothing goes wrong: batch time and CPU with one copy against none.
 
-`python -m tests.bench.replication_cost [--queries q5,q8] [--rates 130000,60000] [--rounds 3]`. In one
-run, for each query in turn with `replication` 0 and 1: a job on two workers takes rows at the
+`python -m tests.bench.replication_cost [--queries q5,q8] [--rates 130000,60000] [--rounds 3]`. In
+one run, for each query in turn with `replication` 0 and 1: a job on two workers takes rows at the
 given rate (about 40 % of what `rhinoctl bench steady` measures) for a while. Prints the median time
 of a batch, and the CPU seconds of agents and instances for a million rows.
 """
