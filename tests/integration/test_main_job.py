@@ -37,7 +37,7 @@ def running(tmp_path: Path) -> Iterator[Start]:
 @pytest.mark.timeout(600)
 def test_t1_rescale_and_single_vnodes_under_load(running: Start) -> None:
     """T1, short: 2 → 4 → 3 instances and single vnodes while records flow; equal to Spark."""
-    job = running(workers=3, seconds=15, state_mb=5)
+    job = running(workers=3, seconds=12, state_mb=5)
     job.start()
     job.until(lambda e: e["event"] == "clock")
     job.batches(2)

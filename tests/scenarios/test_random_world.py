@@ -19,14 +19,14 @@ UNSTEADY = Faults(delay_s=(0.0005, 0.01), lose_request=0.002, lose_answer=0.002,
 FAULTS = 12
 
 
-FOUND = (80, 208, 2017)
+FOUND = (34, 80, 208, 2017)
 """Seeds that have found something."""
 
 
 def seeds() -> list[int]:
     wanted = os.environ.get("RHINO_SEEDS")
     if wanted is None:
-        return [*range(20), *FOUND]
+        return [*range(14), *FOUND]
     first, _, last = wanted.partition(":")
     return [*range(int(first), int(last) if last else int(first) + 1)]
 
