@@ -1,7 +1,7 @@
 """What the loss of a worker costs a running job, and what a switchover costs, by size of the state.
 
 `python -m tests.bench.failover [--sizes 300,3072] [--rounds 5] [--query counts]`. In one run, for
-each size in MB: a job with one copy of each vnode runs on three workers under load. Each round a
+each size in MB: a job with one copy of each vnode runs on two workers under load. Each round a
 worker's agent and instances are killed with SIGKILL; the worker is brought back, and the next round
 begins once every vnode has its copy again. Then all vnodes of an instance are switched over as
 often. Prints each, then medians: `detect` from the kill to the decision, `recover` from the
@@ -27,8 +27,8 @@ from rhinoctl.protocol.views import (
 from tests.bench.handover_pause import measured
 from tests.integration.running import JOB, Running
 
-VNODES = 48
-"""Of three workers, so that 16 are on the victim."""
+WORKERS, VNODES = 2, 32
+"""16 vnodes are on the victim, and one worker inherits all of them."""
 WHOLE_S = 900.0
 
 
@@ -45,9 +45,9 @@ def whole(job: Running) -> None:
 
 
 def even(job: Running) -> None:
-    """Give each of the three workers its third of the vnodes again."""
-    if len({i.worker for i in job.client.job(JOB).instances}) < 3:
-        measured(job, job.client.rescale(JOB, RescaleRequest(instances=3)).id)
+    """Give each worker its part of the vnodes again."""
+    if len({i.worker for i in job.client.job(JOB).instances}) < WORKERS:
+        measured(job, job.client.rescale(JOB, RescaleRequest(instances=WORKERS)).id)
         whole(job)
 
 
@@ -67,7 +67,7 @@ def lost(job: Running) -> tuple[float, OperationView]:
 def one_size(directory: Path, query: str, state_mb: int, rounds: int) -> None:
     job = Running(
         directory,
-        workers=3,
+        workers=WORKERS,
         query=query,
         state_mb=state_mb,
         preload_ms=int(time.time() * 1000),
@@ -75,7 +75,7 @@ def one_size(directory: Path, query: str, state_mb: int, rounds: int) -> None:
         keys=200_000,
         seconds=7200,
         vnodes=VNODES,
-        instances=3,
+        instances=WORKERS,
         replication=1,
     )
     try:
