@@ -236,11 +236,13 @@ class Failovers:
         before = document.failover
         if before.ended:
             return document
+        if before.phase is hm.Phase.ARMED:  # what comes before the cut is not fetched for it
+            before = replace(before, fetched=self._fetched(before.job))
         state = recovery.step(before, facts, behind, self.clock.wall())
         if state.phase is not before.phase:
             log.info("failover op=%s phase=%s epoch=%s", state.op, state.phase.value, state.epoch)
         view = self._view(document.view, state, facts, behind)
-        if (state, view) == (before, document.view):
+        if (state, view) == (document.failover, document.view):
             return document
         return self.registry.put_failover(state, view)
 

@@ -26,7 +26,7 @@ from rhinoctl.protocol.handover import ENDED, Facts, Phase
 class Failover:
     """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
     newest batch that was decided when it began, `fetched` the bytes of checkpoints that had gone
-    over the network by then. With `force` vnodes without another copy begin empty.
+    over the network before the cut. With `force` vnodes without another copy begin empty.
 
     Its phases are ARMED (a cut is offered), MARKED (it is decided, by the record of batch `marker`)
     and COMPLETE, or ABORTED. Times are wall seconds.
