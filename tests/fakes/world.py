@@ -91,6 +91,7 @@ class World:
         instances: int = 2,
         replication: int = 0,
         auto_failover: bool = True,
+        copies_bytes_s: int = 0,
         faults: Faults = QUIET,
         workload: Workload | None = None,
         leisure: float = 1.0,
@@ -100,6 +101,7 @@ class World:
         self.instances = instances
         self.replication = replication
         self.auto_failover = auto_failover
+        self.copies_bytes_s = copies_bytes_s
         self.leisure = leisure
         self.workload = workload or Workload(vnodes=vnodes, of=vnodes)
         self.chance = Random(seed)

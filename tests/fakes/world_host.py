@@ -91,6 +91,7 @@ class Host:
             token_file="token",
             cache_bytes=SMALL_BYTES,
             buffer_bytes=SMALL_BYTES,
+            replication_bytes_s=self._world.copies_bytes_s,
         )
 
     def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:

@@ -1,0 +1,95 @@
+"""Checkpoints on their way down the chains, on the real loops."""
+
+from math import inf
+
+from rhinoctl.ids import Vnode
+from rhinoctl.protocol.handover import Phase
+from tests.fakes.world import World
+from tests.scenarios.test_copies import checkpoints, tables, warmed_up
+from tests.scenarios.test_failover import all_copies, failovers, goes_on
+
+
+def newest(world: World, worker: str, vnode: int) -> str:
+    """The id of the newest complete checkpoint, empty without one."""
+    found = checkpoints(world, worker, vnode)
+    return found[-1].rpartition("/")[2] if found else ""
+
+
+def settled(world: World, vnode: int) -> bool:
+    """Whether everybody in the vnode's chain has the owner's newest checkpoint."""
+    ids = {newest(world, worker, vnode) for worker in world.epoch().holders(Vnode(vnode))}
+    return len(ids) == 1 and "" not in ids
+
+
+def log_bytes(world: World, worker: str) -> int:
+    agent = world.hosts[worker].agent
+    assert agent is not None
+    return agent.desks[world.uid()].job.log.size()
+
+
+def test_every_member_has_the_owners_checkpoints_file_by_file() -> None:
+    """Rhino, 4.2.2: to the tail, by the member before it; what was there before is linked."""
+    world = World(workers=3, instances=1, replication=2)
+    query = warmed_up(world, batches=80)
+    query.idle = True  # no new checkpoints: what is on its way arrives
+    for vnode in range(world.vnodes):
+        if checkpoints(world, "w1", vnode):
+            world.until(lambda vnode=vnode: settled(world, vnode), f"vnode {vnode} on all three")
+    for vnode in range(world.vnodes):
+        owner = world.hosts["w1"].disk
+        for member in ("w2", "w3"):
+            disk = world.hosts[member].disk
+            for path in tables(world, "w1", checkpoints(world, "w1", vnode)[-1]):
+                assert bytes(disk.read(path)) == bytes(owner.read(path))
+    query.idle = False
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_the_owners_log_waits_for_the_chain() -> None:
+    """Invariant 5: it is trimmed once every full member has the checkpoint, and soon then."""
+    world = World(workers=2, instances=1, replication=1)
+    world.network.late_s["FetchChunk"] = inf
+    query = warmed_up(world, batches=120)
+    waiting = log_bytes(world, "w1")
+    del world.network.late_s["FetchChunk"]
+    world.until(lambda: log_bytes(world, "w1") < waiting / 2, "a short log")
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_a_chain_that_does_not_acknowledge_is_offered_the_newest_later() -> None:
+    """Invariant 12: a chain is deaf for a while; its tail gets the newest copies after it."""
+    world = World(workers=3, instances=1, replication=2)
+    query = warmed_up(world, batches=40)
+    world.network.late_s["OfferCheckpoint"] = 1e6
+    world.until(lambda: query.directory.committed >= 120, within_s=600)
+    world.network.late_s.clear()
+    query.idle = True
+    world.until(lambda: settled(world, 0), "the tail", 200.0)
+    query.idle = False
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_a_lagging_copy_replays_more_and_serves_all_the_same() -> None:
+    """T3: the copies are many checkpoints behind; the heir applies what its log has."""
+    world = World(workers=3, instances=3, replication=1)
+    world.network.late_s["FetchChunk"] = inf
+    query = warmed_up(world, batches=60)
+    world.hosts["w1"].lose()
+    goes_on(world, query, 20.0)
+    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
+    assert (failovers(world)[0].replayed_batches or 0) > 20
+    world.network.late_s.clear()
+    world.until(lambda: all_copies(world, 2), "two copies again", 200.0)
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
+def test_the_network_has_a_bound() -> None:
+    """Copies come, slowly; the lag that is told grows meanwhile."""
+    fast, slow = (World(workers=2, instances=1, replication=1, copies_bytes_s=b) for b in (0, 400))
+    lags = []
+    for world in (fast, slow):
+        query = warmed_up(world, batches=100)
+        lags.append(max(m.lag_batches for g in world.groups().groups for m in g.members))
+        world.finish(query, batches=query.directory.committed + 5)
+    assert lags[1] > lags[0]
