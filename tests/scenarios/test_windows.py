@@ -65,3 +65,22 @@ def test_an_idle_vnode_closes_its_windows_too() -> None:
     assert world.until_ended(world.handover([0, 1], "i1")).phase is Phase.COMPLETE
     world.finish(query, batches=query.directory.committed + 30)
     assert query.failures == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_are_lost_at_random_while_windows_are_open(seed: int) -> None:
+    """Heirs have the windows as they were, the watermark included."""
+    random = Random(seed)
+    world = World(seed, workers=3, instances=3, replication=1, workload=WindowedWorkload())
+    query = world.start_query()
+    for _ in range(3):
+        seen = query.directory.committed
+        world.until(lambda seen=seen: query.directory.committed >= seen + random.randint(3, 9))
+        host = random.choice(list(world.hosts.values()))
+        host.lose()
+        seen = query.directory.committed
+        world.until(lambda seen=seen: query.directory.committed > seen + 2, "batches", 30.0)
+        host.start_agent()
+        world.until(lambda: world.call(lambda c: c.job("counts")).lacking == 0, "copies", 120.0)
+    world.finish(query, batches=query.directory.committed + 20)
+    assert query.failures == []
