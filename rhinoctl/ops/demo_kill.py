@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rhinoctl.config import cluster as config
 from rhinoctl.control.client import ControlClient
 from rhinoctl.errors import NotRunning, Refused
 from rhinoctl.ids import JobName, WorkerId
 from rhinoctl.ops import local
 from rhinoctl.protocol.handover import Kind
 from rhinoctl.protocol.views import JobView, OperationView
+from rhinoctl.remote.local import born, instance_processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,14 @@ def victim_of(job: JobView) -> WorkerId:
 
 
 def kill_worker(cluster: Path, client: ControlClient, name: JobName) -> Accident:
-    """SIGKILL an agent and every instance of its worker, by their process ids."""
-    job = client.job(name)
-    victim = victim_of(job)
+    """SIGKILL an agent and every instance that it has started, retired ones too, by their ids."""
+    victim = victim_of(client.job(name))
     agents = [p.pid for p in local.status(cluster).processes if p.name == victim and p.alive]
-    if not agents:
+    known = config.read_cluster(cluster)
+    if not agents or known is None:
         raise NotRunning(f"worker {victim} does not run", remedy="see the logs of the demo")
-    instances = [i.pid for i in job.instances if i.worker == victim and i.pid]
+    started = instance_processes(Path(known.workers[victim].disk))
+    instances = [process.pid for process in started if born(process.pid) == process.born]
     at = time.time()
     for pid in (*agents, *instances):
         with suppress(ProcessLookupError):
