@@ -21,22 +21,6 @@ from rhinoctl.protocol.epochs import (
 from rhinoctl.protocol.groups import GroupPlan
 
 
-def lowered(epoch: Epoch, replication: int) -> Epoch | None:
-    """The next epoch, without the members that are too many; None if there are none.
-
-    Joining members go first, then the last full ones. A former owner's worker that stayed a full
-    member during a handover leaves so.
-    """
-    drops: dict[Vnode, frozenset[WorkerId]] = {}
-    for v in epoch.vnodes():
-        members = epoch.routes[v].members
-        ranked = sorted(members, key=lambda member: member.role is Role.JOINING)
-        gone = frozenset(member.worker for member in ranked[replication:])
-        if gone:
-            drops[Vnode(v)] = gone
-    return with_chains_cut(epoch, drops) if drops else None
-
-
 def next_epoch(
     epoch: Epoch,
     plan: GroupPlan,
