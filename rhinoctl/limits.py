@@ -140,7 +140,7 @@ HEARTBEAT_TIMEOUT_S = 3.0
 LEASE_OF_WORKER_S = 5.0
 """A worker that says nothing for so long is lost, unless it decides batches: `lease_s`."""
 
-AGENT_RESTART_S = 10.0
+AGENT_RESTART_S = 5.0
 """An agent that is down while its instances live has so long to come back: `agent_restart_s`."""
 
 DISK_SHARE = 0.8

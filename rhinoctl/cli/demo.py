@@ -33,8 +33,9 @@ def demo(
 
     The query is a PySpark structured stream on a cluster of processes that live as long as the
     demo. The job is rescaled from 2 to 4 instances, single vnodes are handed over between instances
-    and workers, and it is rescaled to 3; at the end its result is compared with Spark's batch
-    result over the same input. Progress is shown on stderr.
+    and workers, it is rescaled to 3, and a worker is killed; at the end its result is compared with
+    Spark's batch result over the same input. Starting Spark and comparing take about a minute
+    besides. Progress is shown on stderr.
     """
     request = ops.DemoRequest(
         query=query, seconds=seconds, rate=rate, workers=workers, state_mb=state_mb, keep=keep

@@ -314,8 +314,12 @@ class Controller:
         document = self._registry.job(name)
         spec = replace(document.spec, replication=request.replication)
         self._registry.put_job(replace(document, spec=spec))
+        others = len(self._fleet.workers) - 1
+        room = ""
+        if request.replication > others:
+            room = f" there are {others} other workers, so that copies will be lacking;"
         return views.Acknowledged(
-            detail=f"job {name} has replication {request.replication} now;"
+            detail=f"job {name} has replication {request.replication} now;{room}"
             f" `rhinoctl groups show {name}` tells how far the copies are"
         )
 

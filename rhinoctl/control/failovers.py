@@ -318,6 +318,7 @@ class Failovers:
         and NoSuchWorkers; nothing is begun then."""
         if request.parallel is not None and request.parallel < 1:
             raise UsageError("--parallel must be 1 or more", remedy="leave it out for as many as")
+        self._check_known(request.to)
         plans = []
         for document in self.registry.jobs.values():
             if document.deleted or not document.installed:
@@ -371,6 +372,15 @@ class Failovers:
         more = replace(more, force=more.force or force)
         names = (*sorted(more.gone.workers), *sorted(more.gone.instances))
         return self.registry.put_failover(more, replace(running.view, lost=names))
+
+    def _check_known(self, names: tuple[str, ...]) -> None:
+        """Raise UnknownWorker for a name that no worker and no instance has."""
+        known: set[str] = set(self.fleet.workers)
+        for document in self.registry.jobs.values():
+            known |= {str(instance) for instance in self.jobs.epoch(document).instances}
+        strange = [name for name in names if name not in known]
+        if strange:
+            raise unknown_worker(strange[0], self.fleet)
 
     def _target(self, target: str) -> GivenUp:
         if target in self.fleet.workers:

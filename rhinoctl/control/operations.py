@@ -128,6 +128,10 @@ class Operations:
         dry_run: bool,
     ) -> tuple[views.OperationView, ...]:
         """Plan for every job before the first one begins."""
+        known = {i for d in self.registry.jobs.values() for i in self.jobs.epoch(d).instances}
+        for name in (target, *(() if to is None else (to,))):
+            if name not in self.fleet.workers and name not in known:
+                raise unknown_worker(name, self.fleet)
         plans = []
         for job in self.registry.jobs.values():
             if job.deleted:
@@ -153,9 +157,6 @@ class Operations:
                     remedy="name another one with --to, or add workers to the cluster",
                 )
             plans.append((document, epoch, plan))
-        known = any(target in self.jobs.epoch(d).instances for d in self.registry.jobs.values())
-        if target not in self.fleet.workers and not known:
-            raise unknown_worker(target, self.fleet)
         return tuple(self._begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
 
     def checkpoint(
@@ -165,6 +166,13 @@ class Operations:
         never has an unreleased batch, so it is asked up to the newest released one."""
         uid, epoch = document.spec.uid, self.jobs.epoch(document)
         reports = self.fleet.reports(uid)
+        silent = sorted(set(epoch.instances.values()) - reports.keys())
+        if silent or not self.jobs.may_be_live(uid):
+            who = f"worker {', '.join(silent)} does not answer" if silent else "no query runs"
+            raise Refused(
+                f"job {document.spec.name}: {who}; checkpoints are taken between its batches",
+                remedy="see `rhinoctl status`; ask again once the job runs",
+            )
         through = request.through
         if through is None:
             through = max((r.released for r in reports.values()), default=BASE)

@@ -13,6 +13,7 @@ from rhinoctl.ids import InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
 
@@ -129,7 +130,7 @@ class Overview:
             operation=self._under_way(spec.uid),
             query_id=document.query_id,
             lacking=self.groups.lacking(document, epoch),
-            losses=self.groups.losses(document, epoch) if spec.replication else (),
+            losses=self.groups.losses(document, epoch),
             fetched_bytes=sum(r.fetched_bytes for r in reports.values()),
             applied_bytes=sum(r.applied_bytes for r in reports.values()),
         )
@@ -143,7 +144,11 @@ class Overview:
     def _worker(self, name: WorkerId, seen: Seen) -> views.WorkerView:
         now = self.clock.monotonic()
         age = None if seen.at is None else now - seen.at
-        alive = age is not None and age < limits.WORKER_DOWN_S
+        verdict = self.failovers.verdict(name)
+        alive = age is not None and age < limits.WORKER_DOWN_S and verdict is not Verdict.LOST
+        health = views.Health.OK if alive else views.Health.DOWN
+        if alive and verdict is Verdict.SUSPECT:
+            health = views.Health.DEGRADED
         report = seen.report if alive else None
         known = [d for d in self.registry.jobs.values() if not d.deleted]
         owned = sum(
@@ -154,7 +159,7 @@ class Overview:
         return views.WorkerView(
             id=name,
             address=seen.address,
-            health=views.Health.OK if alive else views.Health.DOWN,
+            health=health,
             seen_s=age,
             pid=report.pid if report is not None else 0,
             free_bytes=report.free_bytes if report is not None else 0,
@@ -209,13 +214,15 @@ def _worker_findings(
         if worker.health is views.Health.OK:
             continue
         since = "never" if worker.seen_s is None else f"{worker.seen_s:.0f} s ago"
-        reason = fleet.workers[worker.id].detail.partition("\n")[0][:120]
+        reason = " ".join(fleet.workers[worker.id].detail.partition("; last")[0].split())[:120]
+        needed = worker.vnodes_owned + worker.vnodes_held
+        state = "is down" if worker.health is views.Health.DOWN else "does not answer now"
         found.append(
             views.Finding(
-                what=f"worker {worker.id} is down, last seen {since}"
-                f" ({worker.vnodes_owned} vnodes owned){': ' + reason if reason else ''}",
+                what=f"worker {worker.id} {state}, last seen {since} ({worker.vnodes_owned} vnodes"
+                f" owned, {worker.vnodes_held} copies){': ' + reason if reason else ''}",
                 remedy="start its agent again (local cluster: `rhinoctl local up`);"
-                " the jobs that need it wait",
+                + (" the jobs that need it wait" if needed else " no job waits for it"),
             )
         )
     return tuple(found)

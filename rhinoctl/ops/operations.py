@@ -162,7 +162,7 @@ def error_of(view: OperationView) -> OperationAborted | None:
     if view.phase is not Phase.ABORTED:
         return None
     return OperationAborted(
-        f"{view.kind.value} {view.id} was aborted, and job {view.job} has its old layout:"
+        f"{view.kind.value} {view.id} of job {view.job} was aborted, and has moved nothing:"
         f" {view.reason}",
         remedy=f"see `rhinoctl op show {view.id}` and `rhinoctl status`, then start it again",
     )
