@@ -10,6 +10,7 @@ from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, Vnode
 from rhinoctl.protocol import feeding
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.duties import Duty
 from rhinoctl.protocol.ports import Envelope
 
 
@@ -90,6 +91,10 @@ class Feeder:
             and not (link.after == at and has(link.time, vnode))
         )
 
+    def _owed(self, instance: Instance) -> list[Duty]:
+        """What an instance owes of the newest batch's output and has not made."""
+        return [duty for duty in self._job.unmade() if duty.instance == instance.id]
+
     def _is_past(self, instance: Instance) -> bool:
         """Whether an instance has applied the batch whose output it owes, and ends for it.
 
@@ -98,7 +103,7 @@ class Feeder:
         heir only opens what it has followed anew.
         """
         time = self._job.decided_time
-        owed = [duty for duty in self._job.unmade() if duty.instance == instance.id]
+        owed = self._owed(instance)
         spent = [
             duty
             for duty in owed
@@ -119,7 +124,7 @@ class Feeder:
     def _view(self, instance: Instance) -> feeding.Feed:
         job = self._job
         owned = job.owners_now().get(instance.id, frozenset())
-        owed = tuple(duty.vnodes for duty in job.unmade() if duty.instance == instance.id)
+        owed = tuple(duty.vnodes for duty in self._owed(instance))
         owned = owned.union(*owed)
         follow = frozenset(w.vnode for w in job.desired.warm if w.instance == instance.id)
         if not job.told:
@@ -238,11 +243,7 @@ class Feeder:
 
     def _part_of(self, instance: Instance, command: feeding.ApplyCommand) -> int:
         """Which part of the batch's output a command makes."""
-        parts = [
-            duty.part
-            for duty in self._job.unmade()
-            if duty.instance == instance.id and duty.vnodes == command.owned
-        ]
+        parts = [duty.part for duty in self._owed(instance) if duty.vnodes == command.owned]
         return parts[0] if parts else 0
 
     def _applied(
@@ -298,8 +299,7 @@ class Feeder:
         batch is poison, and soon if it is the worker that fails."""
         instance.set_back(what)
         poison = code is m.RefusalCode.POISON
-        owes = any(duty.instance == instance.id for duty in self._job.unmade())
-        if owes and (poison or instance.setbacks >= limits.SETBACKS_MAX):
+        if self._owed(instance) and (poison or instance.setbacks >= limits.SETBACKS_MAX):
             instance.refusal = (m.RefusalCode.POISON if poison else m.RefusalCode.FAULT, what)
 
 

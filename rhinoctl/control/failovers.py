@@ -78,12 +78,12 @@ class Failovers:
         beacons = seen.beacons()
         alive = sum(map(self.listening, beacons)) if seen.refused else len(beacons)
         decided = [
-            presence.batch_at
+            decided_at
             for document in self.registry.jobs.values()
             if name in self.jobs.epoch(document).voters()
-            if (presence := self.jobs.presence(document.spec.uid)).batch_at is not None
+            if (decided_at := self.jobs.presence(document.spec.uid).batch_at) is not None
         ]
-        newest = max((at for at in decided if at is not None), default=None)
+        newest = max(decided, default=None)
         return Evidence(
             silent_s=None if seen.at is None else now - seen.at,
             up_s=now - self._started_at,
@@ -124,7 +124,7 @@ class Failovers:
         uid = document.spec.uid
         gone = GivenUp(workers=lost)
         before = running.failover.gone if running is not None else GivenUp()
-        both = GivenUp(workers=lost | before.workers, instances=before.instances)
+        both = before | gone
         plan = plan_cut(facts.epoch, both)
         reason = brake(
             lost=len(both.workers),
@@ -215,7 +215,7 @@ class Failovers:
             bytes_moved=0,
             state_bytes=self._state_bytes(document.spec.uid, plan),
             progress="waiting for the cut",
-            lost=(*sorted(state.gone.workers), *sorted(state.gone.instances)),
+            lost=state.gone.names,
         )
 
     def _state_bytes(self, uid: JobUid, plan: CutPlan) -> int:
@@ -317,7 +317,9 @@ class Failovers:
         """Give a worker or an instance up in every job. Raises UnknownWorker, HealthyTarget, NoCopy
         and NoSuchWorkers; nothing is begun then."""
         if request.parallel is not None and request.parallel < 1:
-            raise UsageError("--parallel must be 1 or more", remedy="leave it out for as many as")
+            raise UsageError(
+                "--parallel must be 1 or more", remedy="leave it out for as many as can inherit"
+            )
         self._check_known(request.to)
         plans = []
         for document in self.registry.jobs.values():
@@ -370,8 +372,7 @@ class Failovers:
             return self._begin(document, gone, choice, why, plan, force=force)
         more = recovery.with_more(running.failover, gone, why)
         more = replace(more, force=more.force or force)
-        names = (*sorted(more.gone.workers), *sorted(more.gone.instances))
-        return self.registry.put_failover(more, replace(running.view, lost=names))
+        return self.registry.put_failover(more, replace(running.view, lost=more.gone.names))
 
     def _check_known(self, names: tuple[str, ...]) -> None:
         """Raise UnknownWorker for a name that no worker and no instance has."""

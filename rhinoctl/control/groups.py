@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rhinoctl import limits
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.registry import JobDocument, Registry
-from rhinoctl.ids import BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.ids import BatchTime, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.chains import next_epoch
@@ -241,8 +241,3 @@ def _batches(covers: BatchTime | None, newest: BatchTime | None) -> int:
 def sources_of(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:
     """From where a worker may copy a vnode: the other full holders."""
     return {w: epoch.workers[w] for w in epoch.full_holders(vnode) if w != worker}
-
-
-def owners(epoch: Epoch, workers: frozenset[WorkerId]) -> frozenset[InstanceId]:
-    """The instances on some workers."""
-    return frozenset(i for i, w in epoch.instances.items() if w in workers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from rhinoctl import limits
-from rhinoctl.control.failovers import Failovers, unknown_worker
+from rhinoctl.control.failovers import NO_OPERATION, Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups, sources_of
 from rhinoctl.control.jobs import Jobs, check_parallelism
@@ -28,7 +28,7 @@ from rhinoctl.errors import (
     UnknownInstance,
     UnknownVnode,
 )
-from rhinoctl.ids import BASE, BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.ids import BASE, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
@@ -38,9 +38,6 @@ from rhinoctl.protocol.placement import Plan, plan_rescale, plan_switchover
 from rhinoctl.protocol.ports import Clock
 
 log = logging.getLogger("rhino.controller")
-
-NO_OPERATION = OpId("")
-"""Stands for the id of an operation that was only planned."""
 
 
 @dataclass(slots=True)

@@ -28,6 +28,16 @@ class GivenUp:
     def __bool__(self) -> bool:
         return bool(self.workers or self.instances)
 
+    def __or__(self, other: "GivenUp") -> "GivenUp":
+        return GivenUp(
+            workers=self.workers | other.workers, instances=self.instances | other.instances
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For people."""
+        return (*sorted(self.workers), *sorted(self.instances))
+
     def within(self, epoch: Epoch) -> "GivenUp":
         """What of it still has a part in an epoch."""
         return GivenUp(

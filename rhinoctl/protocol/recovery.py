@@ -55,9 +55,7 @@ class Failover:
 
 def with_more(state: Failover, gone: GivenUp, why: str) -> Failover:
     """The same failover, which gives up more."""
-    more = GivenUp(
-        workers=state.gone.workers | gone.workers, instances=state.gone.instances | gone.instances
-    )
+    more = state.gone | gone
     return state if more == state.gone else replace(state, gone=more, why=f"{state.why}; {why}")
 
 
