@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rhinoctl.remote.proc import born
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessName:
@@ -59,13 +61,13 @@ class ProcessLauncher:
                 start_new_session=True,
             )
         self._children[child.pid] = child
-        return ProcessName(pid=child.pid, born=_born(child.pid) or 0)
+        return ProcessName(pid=child.pid, born=born(child.pid) or 0)
 
     def alive(self, process: ProcessName) -> bool:
         child = self._children.get(process.pid)
         if child is not None:
             return child.poll() is None
-        return process.pid > 0 and _born(process.pid) == process.born
+        return process.pid > 0 and born(process.pid) == process.born
 
     def kill(self, process: ProcessName) -> None:
         if not self.alive(process):
@@ -90,15 +92,4 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _wait_readable(descriptor: int) -> None:
-
     select.select([descriptor], [], [], 5.0)
-
-
-def _born(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None for a dead one or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])

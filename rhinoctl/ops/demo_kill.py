@@ -14,7 +14,8 @@ from rhinoctl.ids import JobName, WorkerId
 from rhinoctl.ops import local
 from rhinoctl.protocol.handover import Kind
 from rhinoctl.protocol.views import JobView, OperationView
-from rhinoctl.remote.local import born, instance_processes
+from rhinoctl.remote.local import instance_processes
+from rhinoctl.remote.proc import born
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

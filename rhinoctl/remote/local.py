@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rhinoctl.errors import PortInUse, UnwritableDirectory
+from rhinoctl.remote.proc import born, runs, stat_fields
 
 KILL_S = 10.0
 """A killed process is gone at once, unless the kernel is busy with its pages."""
@@ -93,12 +94,6 @@ class Processes:
         return running
 
 
-def born(pid: int) -> int | None:
-    """Start time of a process in clock ticks; None for a dead one or a zombie."""
-    fields = _stat(pid)
-    return None if not fields or fields[0] in "ZX" else int(fields[19])
-
-
 def instance_processes(disk: Path) -> list[ProcessName]:
     """The instances that an agent started, from what it keeps of each on its disk."""
     found = []
@@ -115,8 +110,8 @@ def session_processes(leader: int) -> list[ProcessName]:
     """All processes of the session that process `leader` opened, whoever their parent is now."""
     found = []
     for entry in Path("/proc").iterdir():
-        fields = _stat(int(entry.name)) if entry.name.isdigit() else []
-        if fields and int(fields[3]) == leader and fields[0] not in "ZX":
+        fields = stat_fields(int(entry.name)) if entry.name.isdigit() else []
+        if runs(fields) and int(fields[3]) == leader:
             found.append(ProcessName(int(entry.name), int(fields[19])))
     return found
 
@@ -177,14 +172,6 @@ def _not_ours(path: str, reason: str) -> UnwritableDirectory:
     return UnwritableDirectory(
         f"cannot keep sockets in {path}: {reason}", remedy=f"remove {path} and try again"
     )
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; empty for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def _pidfd(process: ProcessName) -> int | None:

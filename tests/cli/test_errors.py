@@ -13,7 +13,7 @@ import pytest
 
 from rhinoctl.config import cluster as config
 from rhinoctl.errors import Exit
-from rhinoctl.remote.local import born
+from rhinoctl.remote.proc import born
 from tests.fakes import controller as fake
 from tests.fakes.controller import FakeController
 

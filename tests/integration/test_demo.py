@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rhinoctl.remote.local import ProcessName, born, remove_run_directory
+from rhinoctl.remote.local import ProcessName, remove_run_directory
+from rhinoctl.remote.proc import born
 
 GONE_S = 30.0
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rhinoctl.errors import Exit
-from rhinoctl.remote.local import born
+from rhinoctl.remote.proc import born
 
 UP_S = 90.0
 

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "ops": ("control.client", "config", "remote", "playbook", "protocol", *FOUNDATION),
     "render": ("ops", "protocol", *FOUNDATION),
     "cli": ("ops", "render", *FOUNDATION),
-    "rhino_agent": ("state", "operators", "protocol", "wire", *FOUNDATION),
+    "rhino_agent": ("state", "operators", "protocol", "wire", "remote.proc", *FOUNDATION),
 }
 
 ONLY_IN: dict[str, tuple[str, ...]] = {

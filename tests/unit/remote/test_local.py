@@ -15,7 +15,6 @@ from rhinoctl import errors
 from rhinoctl.remote.local import (
     Processes,
     ProcessName,
-    born,
     check_free,
     instance_processes,
     last_line,
@@ -23,6 +22,7 @@ from rhinoctl.remote.local import (
     remove_run_directory,
     session_processes,
 )
+from rhinoctl.remote.proc import born
 
 SLEEPER = """
 import signal, sys, time
@@ -68,6 +68,36 @@ def test_the_end_of_a_child_is_noticed(processes: Processes, tmp_path: Path) -> 
     while processes.alive(process):
         pass
     assert born(process.pid) is None
+
+
+HEADLESS = """
+import ctypes, sys, threading
+def rest():
+    print("ready", flush=True)
+    sys.stdin.read()
+    print("ending", flush=True)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[sys.argv[1]], 0)
+"""
+
+
+def test_a_process_runs_until_its_last_thread_has_ended() -> None:
+    """A killed agent whose main thread was a zombie already still held its socket."""
+    argv = [sys.executable, "-c", HEADLESS, os.uname().machine]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            pass
+        now = born(process.pid)
+        assert now is not None
+        assert Processes().alive(ProcessName(process.pid, now))
+        process.stdin.close()
+        assert process.stdout.readline() == "ending\n"
+        while born(process.pid) is not None:
+            pass
 
 
 def test_a_pid_that_was_used_again_is_left_alone() -> None:
