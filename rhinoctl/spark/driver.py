@@ -86,8 +86,18 @@ class BatchDriver:
         assert lineage is not None
         return replace(lineage.header(), session=stage.attempt.session, epoch=stage.epoch.number)
 
-    def decide(self, facts: BatchFacts, stage: StageFn, *, takeover: bool) -> Decided:
-        """Take one batch of Spark's to its end. Raises what `_error` names."""
+    def decide(
+        self,
+        facts: BatchFacts,
+        prepare: Callable[[], object],
+        stage: StageFn,
+        *,
+        takeover: bool,
+    ) -> Decided:
+        """Take one batch of Spark's to its end. Raises what `_error` names.
+
+        `prepare` is called while the workers open the batch, unless it may be decided already.
+        """
         for _ in range(limits.SESSIONS_A_BATCH):
             lineage = self._session(facts, takeover=takeover)
             task = batches.Task(
@@ -108,6 +118,8 @@ class BatchDriver:
                 proposal=self._offered,
                 silent=self.suspect,
             )
+            if run.state.phase is batches.Phase.OPENING:
+                prepare()
             state = run.run()
             seconds = {phase.value: spent for phase, spent in run.seconds.items()}
             if state.phase is batches.Phase.DONE:

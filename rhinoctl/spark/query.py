@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,15 @@ TUNED = {
 """Larger Arrow batches; and no limit to their bytes, since Spark would add up the sizes of all
 columns after every row to keep it: a third of the time of a large batch. Rows bound them still."""
 
+ROW_BY_ROW = frozenset(
+    {
+        *("WriteToMicroBatchDataSource", "WriteToMicroBatchDataSourceV1"),
+        *("StreamingDataSourceV2ScanRelation", "StreamingExecutionRelation", "LocalRelation"),
+        *("Union", "Project", "Filter", "SubqueryAlias", "EventTimeWatermark"),
+    }
+)
+"""Nodes of a logical plan that have no more rows than their inputs together."""
+
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties of a query's thread: Spark groups the jobs of a run by its id."""
@@ -35,7 +44,8 @@ RUN_ID = "spark.jobGroup.id"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
     """One batch of a query. Offsets are Spark's JSON texts of all sources, in their order, as one
-    JSON list; the start is empty text for the first batch."""
+    JSON list; the start is empty text for the first batch. `rows_at_most` bounds its rows, where
+    that can be told without reading them."""
 
     query_id: str
     run_id: str
@@ -43,6 +53,7 @@ class BatchFacts:
     start_offsets: str
     end_offsets: str
     batch_time_ms: int
+    rows_at_most: int | None = None
 
 
 def check_session(spark: object) -> None:
@@ -124,42 +135,55 @@ def tune(session: SparkSession) -> None:
             session.conf.set(name, value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run of a query: its ids and its offset log, and whether its plan makes no row of its own:
+    each of the batch's is one of a source's."""
+
+    query_id: str
+    run_id: str
+    log: Any
+    keeps_rows: bool
+
+
 class QueryFacts:
     """The facts of the batch whose callback is running. `spark` is the session that started the
     query: the one of the callback's frame does not know it."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._run: tuple[str, str, Any] | None = None
+        self._run: _Run | None = None
         self._last: BatchFacts | None = None
 
     def of(self, frame: DataFrame, batch: int) -> BatchFacts:
         """Read them. Raises UnsupportedSpark as `check_execution` does."""
         context = frame.sparkSession.sparkContext
         run_id = context.getLocalProperty(RUN_ID)
-        if self._run is None or self._run[0] != run_id:
+        if self._run is None or self._run.run_id != run_id:
             self._run = self._running(context.getLocalProperty(QUERY_ID))
             self._last = None
-        found_run, query_id, log = self._run
+        run = self._run
         if self._last is not None and self._last.batch == batch - 1:
             start = self._last.end_offsets
         else:
-            before = log.get(batch - 1) if batch > 0 else None
+            before = run.log.get(batch - 1) if batch > 0 else None
             start = _offsets(before.get()) if before is not None and before.isDefined() else ""
-        end = log.get(batch).get()
+        end = run.log.get(batch).get()
         metadata = end.metadataOpt()
+        offsets = _offsets(end)
         self._last = BatchFacts(
-            query_id=query_id,
-            run_id=found_run,
+            query_id=run.query_id,
+            run_id=run.run_id,
             batch=batch,
             start_offsets=start,
-            end_offsets=_offsets(end),
+            end_offsets=offsets,
             batch_time_ms=metadata.get().batchTimestampMs() if metadata.isDefined() else 0,
+            rows_at_most=rows_between(start, offsets) if run.keeps_rows else None,
         )
         return self._last
 
-    def _running(self, query_id: str | None) -> tuple[str, str, Any]:
-        """The run's id, the query's, and the offset log of the run, checked."""
+    def _running(self, query_id: str | None) -> "_Run":
+        """The run that the callback is of, checked."""
         query = self._spark.streams.get(query_id) if query_id else None
         if query is None or query_id is None:
             raise UnsupportedSpark(
@@ -170,7 +194,12 @@ class QueryFacts:
         check_execution(
             execution.getClass().getSimpleName(), execution.trigger().getClass().getSimpleName()
         )
-        return str(query.runId), query_id, execution.offsetLog()
+        return _Run(
+            query_id=query_id,
+            run_id=str(query.runId),
+            log=execution.offsetLog(),
+            keeps_rows=all(name in ROW_BY_ROW for name in _node_names(execution.logicalPlan())),
+        )
 
 
 def marker_of(offsets: str) -> int:
@@ -181,6 +210,60 @@ def marker_of(offsets: str) -> int:
         if isinstance(offset, dict) and offset.keys() == {"marker"}:
             return int(offset["marker"])
     return 0
+
+
+def rows_between(start: str, end: str) -> int | None:
+    """A bound for the rows that sources read between two texts of offsets; None if they do not say.
+
+    Kafka's offsets and the generator's do, each by numbers that rise by one a row or less often.
+    """
+    before, after = _each(start), _each(end)
+    if before.keys() != after.keys():
+        return None
+    rows = [_rows_between(before[each], after[each]) for each in after]
+    return None if None in rows else sum(filter(None, rows))
+
+
+def _each(offsets: str) -> dict[str, Any]:
+    """The offset of each source, by its name or place; none for empty text."""
+    known = json.loads(offsets) if offsets else {}
+    texts = known.items() if isinstance(known, dict) else enumerate(known)
+    return {str(source): json.loads(text) if text else None for source, text in texts}
+
+
+def _rows_between(low: Any, high: Any) -> int | None:
+    """The same for one source."""
+    if low == high:
+        return 0
+    match low, high:
+        case {"marker": _, **others}, _ if not others:
+            return 0
+        case {"n": int(before), **others}, {"n": int(after)} if not others:
+            return after - before
+        case dict(), dict() if low and all(isinstance(each, dict) for each in high.values()):
+            return _kafka_rows(low, high)
+        case _:
+            return None
+
+
+def _kafka_rows(low: dict[str, Any], high: dict[str, Any]) -> int | None:
+    """Offsets by topic and partition. A partition that is new may begin with its first record."""
+    total = 0
+    for topic, partitions in high.items():
+        before = low.get(topic, {})
+        for partition, after in partitions.items():
+            if not partition.isdecimal() or not isinstance(after, int):
+                return None
+            total += after - before.get(partition, 0)
+    return total
+
+
+def _node_names(plan: Any) -> Iterator[str]:
+    """The names of all nodes of a plan of the JVM's."""
+    yield plan.nodeName()
+    children = plan.children()
+    for at in range(children.size()):
+        yield from _node_names(children.apply(at))
 
 
 def _offsets(entry: Any) -> str:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 import blake3
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -186,7 +187,7 @@ class Rhino:
             on_wake=self._bell.ring,
             on_due=partial(self._bell.ring, due=True),
         )
-        return _Bound(bound, spec, driver, Staging(operator, text, self._token))
+        return _Bound(bound, spec, driver, Staging(operator, bound, text, self._token))
 
     def _register(self, request: views.RegisterJob) -> None:
         """Make the job known and wait for its workers and instances; asking again is harmless."""
@@ -201,6 +202,12 @@ class Rhino:
                 return
 
     def _decide(self, bound: _Bound, frame: DataFrame, facts: BatchFacts) -> Decided:
+        gathered: pa.Table | None = None
+
+        def prepare() -> None:
+            nonlocal gathered
+            gathered = bound.staging.gather(frame, facts.rows_at_most)
+
         def run_stage(asked: batches.Stage) -> batches.Staged:
             plan = StagePlan(
                 header=bound.driver.header(asked),
@@ -209,9 +216,9 @@ class Rhino:
                 owners=_owner_workers(asked.epoch),
                 addresses={str(name): at for name, at in asked.epoch.workers.items()},
             )
-            return bound.staging.stage(frame, plan)
+            return bound.staging.stage(frame, gathered, plan)
 
-        self.last = bound.driver.decide(facts, run_stage, takeover=self._takeover)
+        self.last = bound.driver.decide(facts, prepare, run_stage, takeover=self._takeover)
         return self.last
 
     def _result(self, bound: _Bound, frame: DataFrame, facts: BatchFacts) -> Result:

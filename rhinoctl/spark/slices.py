@@ -52,7 +52,7 @@ class Call(Protocol):
 def push_rows(
     plan: StagePlan,
     operator: BoundOperator,
-    pieces: list[pa.RecordBatch],
+    table: pa.Table | None,
     *,
     token: Secret,
     channel: int,
@@ -60,7 +60,6 @@ def push_rows(
     send: Call = call,
 ) -> tuple[batches.Receipt, list[str]]:
     """Push one channel's rows; a receipt for all slices, and a line for each failed push."""
-    table = pa.Table.from_batches(pieces) if pieces else None
     slices = sliced(operator, table, len(plan.owners))
     by_worker: dict[str, list[tuple[SliceName, pa.Buffer]]] = {}
     for name, body in slices:

@@ -4,6 +4,9 @@ A task is a *channel*. It takes its rows as Arrow, pre-aggregates them, sorts th
 pushes once per worker (design, section 4, step 2). A push that fails is told in the receipt, not
 raised: `local[N]` never retries a task, and the whole batch is staged anew in the next attempt.
 
+A small batch is gathered in the driver and pushed from there, as one channel
+(`rhinoctl.spark.gather`).
+
 What is the same for every batch is made once, since each call into the JVM costs as much as the
 rows of a small batch: the projection is one text, and the tasks' function is one object with named
 columns, bound to no frame. What differs travels beside it, as a local property of the Spark job.
@@ -25,6 +28,7 @@ from rhinoctl.ids import KEY_GROUPS
 from rhinoctl.operators import bound_from_json
 from rhinoctl.operators.base import KEY_GROUP, BoundOperator, Operator
 from rhinoctl.protocol import batches, codec
+from rhinoctl.spark.gather import Gathering
 from rhinoctl.spark.query import tune
 from rhinoctl.spark.slices import StagePlan as StagePlan
 from rhinoctl.spark.slices import push_rows
@@ -44,16 +48,31 @@ Push = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class Staging:
     """The stage of one operator's batches. `spec` is its bound form as JSON text."""
 
-    def __init__(self, operator: Operator, spec: str, token: Secret) -> None:
+    def __init__(self, operator: Operator, bound: BoundOperator, spec: str, token: Secret) -> None:
         names = operator.columns()
+        self._bound = bound
+        self._token = token
         self._projection = projection(operator)
         self._push = pusher(spec, token, names)
         self._columns = [KEY_GROUP, *(f"c{at}" for at in range(len(names)))]
+        self._gathering = Gathering(operator)
         self._function: Any = None
         self._session = 0
 
-    def stage(self, frame: DataFrame, plan: StagePlan) -> batches.Staged:
-        """Run the job: project, hash, push. Returns the receipts and the failures of its tasks."""
+    def gather(self, frame: DataFrame, rows_at_most: int | None) -> pa.Table | None:
+        """The rows of a small batch, for `stage`; they may be read before the batch is open."""
+        return self._gathering.gather(frame, rows_at_most)
+
+    def stage(self, frame: DataFrame, gathered: pa.Table | None, plan: StagePlan) -> batches.Staged:
+        """Project, hash and push the rows. Returns the receipts and the failures of the pushes."""
+        if gathered is None:
+            return self._stage_in_tasks(frame, plan)
+        receipt, failures = push_rows(
+            plan, self._bound, gathered, token=self._token, channel=0, task_attempt=0
+        )
+        return batches.Staged(attempt=plan.attempt, receipts=(receipt,), failures=tuple(failures))
+
+    def _stage_in_tasks(self, frame: DataFrame, plan: StagePlan) -> batches.Staged:
         session = frame.sparkSession
         if self._function is None:
             made = pandas_udf(  # as DataFrame.mapInArrow does for each frame
@@ -66,11 +85,13 @@ class Staging:
         session.sparkContext.setLocalProperty(PLAN, json.dumps(codec.to_json(plan)))
         needed = frame.selectExpr(*self._projection)
         mapped = needed._jdf.mapInArrow(self._function._jc, False, None)
-        receipts, failures = [], []
+        receipts, failures, rows, size = [], [], 0, 0
         for row in DataFrame(mapped, session).collect():
             told = json.loads(row.receipt)
             failures += told["failures"]
+            rows, size = rows + told["rows"], size + told["size"]
             receipts.append(codec.from_json(batches.Receipt, told["receipt"]))
+        self._gathering.saw(rows, size)
         return batches.Staged(
             attempt=plan.attempt, receipts=tuple(receipts), failures=tuple(failures)
         )
@@ -108,15 +129,21 @@ def pusher(spec: str, token: Secret, names: tuple[str, ...]) -> Push:
         assert context is not None
         plan = codec.from_json(StagePlan, json.loads(context.getLocalProperty(PLAN) or "null"))
         pieces = [piece.rename_columns([KEY_GROUP, *names]) for piece in source]
+        table = pa.Table.from_batches(pieces) if pieces else None
         receipt, failures = push_rows(
             plan,
             _bound(spec),
-            pieces,
+            table,
             token=token,
             channel=context.partitionId(),
             task_attempt=context.taskAttemptId(),
         )
-        told = {"receipt": codec.to_json(receipt), "failures": failures}
+        told = {
+            "receipt": codec.to_json(receipt),
+            "failures": failures,
+            "rows": 0 if table is None else table.num_rows,
+            "size": 0 if table is None else table.nbytes,
+        }
         yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(told)]})
 
     return push

@@ -307,7 +307,7 @@ class Query:
         return push_rows(
             plan,
             self.workload.bound(),
-            [self.workload.frame(rows)],
+            pa.Table.from_batches([self.workload.frame(rows)]),
             token=TOKEN,
             channel=channel,
             task_attempt=number,

@@ -28,6 +28,7 @@ from rhinoctl.operators import (
 )
 from rhinoctl.protocol import watermarks
 from rhinoctl.protocol.records import NO_WATERMARKS
+from rhinoctl.spark import gather
 from rhinoctl.spark.staging import projection
 from rhinoctl.spark.tagging import tagged
 from tests.unit.operators.driving import Instance, routed
@@ -105,9 +106,13 @@ class Ours:
         return found
 
     def _staged(self, frame: DataFrame) -> pa.Table:
-        """The columns that cross from the JVM, and the key group."""
+        """The columns that cross from the JVM, and the key group; gathered rows are the same."""
         rows = frame.selectExpr(*projection(self.operator)).toArrow()
-        return rows.rename_columns([KEY_GROUP, *self.operator.columns()])
+        rows = rows.rename_columns([KEY_GROUP, *self.operator.columns()])
+        gathered = gather.routed(frame.toArrow(), self.operator)
+        assert gathered.to_pylist() == rows.to_pylist()
+        assert gathered.schema.types == rows.schema.types
+        return rows
 
     def _parts(self, rows: pa.Table) -> list[pa.Table]:
         cuts = sorted(self.random.randrange(rows.num_rows + 1) for _ in range(2))
