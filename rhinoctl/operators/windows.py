@@ -161,7 +161,7 @@ class WindowAggregate(Operator):
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        check_names([*self.keys, "window"], self.aggregates)
+        check_names(self.keys, self.aggregates)
         refuse_reserved(time)
         self._check()
 
@@ -170,6 +170,11 @@ class WindowAggregate(Operator):
             raise UsageError(
                 "a key is named 'window', as the result's window is",
                 remedy="rename the column before the sink",
+            )
+        if any(each.name == "window" for each in self.aggregates):
+            raise UsageError(
+                "an aggregate is named 'window', as the result's window is",
+                remedy="give the aggregate another name",
             )
         if self.window_us < self.slide_us:
             raise UsageError(

@@ -15,7 +15,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -46,12 +46,16 @@ class Processes:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def start_module(self, module: str, settings: str, *, log: Path) -> ProcessName:
-        """Start `python -m module settings` in a session of its own, so that neither Ctrl-C nor our
-        end reaches it; its output is appended to `log`."""
+        """Start `python -m module settings`, as `start` does."""
+        return self.start(module_argv(module, settings), log=log)
+
+    def start(self, argv: Sequence[str], *, log: Path) -> ProcessName:
+        """Start a process in a session of its own, so that neither Ctrl-C nor our end reaches it;
+        its output is appended to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             child = subprocess.Popen(
-                module_argv(module, settings),
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

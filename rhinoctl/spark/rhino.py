@@ -153,17 +153,13 @@ class Rhino:
         """Make Spark run a batch now, even an empty one, through the marker stream."""
         self._bell.ring()
 
+    def check(self, frame: DataFrame, operator: Operator) -> None:
+        """Raise what the first batch of such a frame would: MissingColumn or UnsupportedOperator,
+        which name the column. For a stream whose query has not started yet."""
+        _bound_to(operator, frame)
+
     def _bind(self, operator: Operator, frame: DataFrame) -> _Bound:
-        schema = flattened(frame.schema, operator.inputs)
-        for column in operator.columns():
-            if column not in schema.names:
-                raise MissingColumn(
-                    f"the frame has no column {column!r}; it has {', '.join(schema.names)}",
-                    remedy="select or rename the column before the sink, or mend the declaration",
-                )
-        check_collations(schema, operator.columns())
-        needed = StructType([each for each in schema.fields if each.name in operator.columns()])
-        bound = operator.bind(to_arrow_schema(needed, timezone="UTC"))
+        bound = _bound_to(operator, frame)
         text = json.dumps(bound.to_json(), separators=(",", ":"))
         spec = OperatorSpec(
             name=operator.kind, spec=text, digest=blake3.blake3(text.encode()).hexdigest()[:16]
@@ -262,6 +258,20 @@ def _with_session(operator: Operator, spark: SparkSession) -> Operator:
     if "ansi" not in spec:
         return operator
     return from_spec({**spec, "ansi": spark.conf.get("spark.sql.ansi.enabled") == "true"})
+
+
+def _bound_to(operator: Operator, frame: DataFrame) -> BoundOperator:
+    """The operator with the types of the frame's columns."""
+    schema = flattened(frame.schema, operator.inputs)
+    for column in operator.columns():
+        if column not in schema.names:
+            raise MissingColumn(
+                f"the frame has no column {column!r}; it has {', '.join(schema.names)}",
+                remedy="select or rename the column before the sink, or mend the declaration",
+            )
+    check_collations(schema, operator.columns())
+    needed = StructType([each for each in schema.fields if each.name in operator.columns()])
+    return operator.bind(to_arrow_schema(needed, timezone="UTC"))
 
 
 def _owner_workers(epoch: Epoch) -> tuple[str, ...]:

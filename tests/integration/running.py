@@ -5,15 +5,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rhinoctl.control.client import ControlClient
+from rhinoctl.ids import WorkerId
 from rhinoctl.ops import local
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.views import OperationView
 from rhinoctl.remote.child import Child
+from tests.integration.hosts import HostProcesses, Hosts, hosts_of_cluster
 
 Event = dict[str, Any]
 JOB = "demo"
@@ -29,14 +31,26 @@ def ignore(_: str) -> None:
 class Running:
     """An embedded cluster in a directory, and at most one run of the demo's job on it."""
 
-    def __init__(self, directory: Path, *, workers: int = 3, **config: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        workers: int = 3,
+        hosts: Hosts | None = None,
+        **config: object,
+    ) -> None:
+        """With `hosts`, a worker on each of them; they are not closed."""
         self.directory = directory
         self.cluster = directory / "cluster"
         self.events: list[Event] = []
         self._workers = workers
         self._config = config
         self._child: Child | None = None
+        self.hosts: Mapping[WorkerId, str] = {}
         (directory / "job").mkdir(parents=True)
+        if hosts is not None:
+            self._workers = len(hosts.names)
+            self.hosts = hosts_of_cluster(self.cluster, hosts)
         self.up()
         view = local.status(self.cluster)
         self.controller = view.controller
@@ -47,6 +61,7 @@ class Running:
         local.up(
             local.UpRequest(directory=self.cluster, workers=self._workers, parent=os.getpid()),
             ignore,
+            HostProcesses(self.hosts),
         )
 
     def start(self, **changes: object) -> None:
@@ -127,10 +142,20 @@ class Running:
         """SIGKILL an agent or the controller by its name; returns its pid once it is gone."""
         pid = self._process(name).pid
         os.kill(pid, signal.SIGKILL)
+        self._await_end(name)
+        return pid
+
+    def restart(self, name: str) -> None:
+        """End a process as `local down` does, an agent with its instances, and start it again."""
+        process = self._process(name)
+        os.kill(process.pid, signal.SIGTERM)
+        self._await_end(name)
+        self.up()
+
+    def _await_end(self, name: str) -> None:
         deadline = time.monotonic() + 30.0
         while self._process(name).alive and time.monotonic() < deadline:
             time.sleep(0.02)
-        return pid
 
     def _process(self, name: str) -> local.LocalProcess:
         return next(p for p in local.status(self.cluster).processes if p.name == name)

@@ -143,6 +143,9 @@ def test_a_missing_key_column_is_named_and_no_job_comes_of_it(
 ) -> None:
     wrong = RunningAggregate(keys=["acution"], aggregates={"n": "count"})
     with Rhino(spark, "api-missing", controller=cluster) as rhino:
+        with pytest.raises(MissingColumn, match="acution"):
+            rhino.check(nexmark_stream(spark, **EVENTS), wrong)
+        rhino.check(nexmark_stream(spark, **EVENTS), COUNT)
         query = start(spark, rhino, rhino.sink(wrong, then=Collected()), tmp_path / "c")
         run_to_end(query)
         assert isinstance(rhino.fault, MissingColumn)

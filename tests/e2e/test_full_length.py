@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rhinoctl.protocol.views import HandoverRequest, OperationView, RescaleRequest
+from rhinoctl.ops.demo_kill import failover_of, kill_worker
+from rhinoctl.protocol.handover import Kind
+from rhinoctl.protocol.views import DrainRequest, HandoverRequest, OperationView, RescaleRequest
 from tests.integration.running import JOB, Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark]
@@ -105,6 +107,52 @@ def test_the_demo_s_verdict(query: str) -> None:
 def _expect_complete(job: Running, begun: OperationView) -> None:
     view = job.ended(begun.id, within_s=300)
     assert view.phase.value == "complete", view.reason
+
+
+@pytest.mark.timeout(1800)
+def test_t3_kill_the_owner(running: Start) -> None:
+    """T3: two copies of 400 MB, 16 vnodes on the victim, killed with its instances under load; then
+    a clean restart of each agent in turn, then the drain of a host."""
+    job = running(
+        workers=4, instances=4, vnodes=64, replication=2, state_mb=400, rate=2000, keys=200_000,
+        seconds=240,
+    )  # fmt: skip
+    job.start()
+    job.until(lambda e: e["event"] == "clock", within_s=900)
+    _await_copies(job)
+    accident = kill_worker(job.cluster, job.client, JOB)
+    job.batches(2)
+    lost = failover_of(job.client, accident)
+    assert lost is not None
+    _expect_complete(job, lost)
+    lost = job.client.operation(lost.id)
+    state = sum(i.state_bytes for i in job.client.job(JOB).instances)
+    assert len(lost.moves) == 16
+    assert state > 400e6
+    assert lost.bytes_moved < state / 100
+    job.up()
+    _await_copies(job)
+    layout = {i.id: i.vnodes for i in job.client.job(JOB).instances}
+    for worker in ("w1", "w2", "w3", "w4"):
+        job.restart(worker)
+        job.batches(2)
+        assert {i.id: i.vnodes for i in job.client.job(JOB).instances} == layout
+    drained = job.client.job(JOB).instances[0].worker
+    for begun in job.client.drain(DrainRequest(worker=drained)).operations:
+        _expect_complete(job, begun)
+    view = job.client.job(JOB)
+    assert drained not in {i.worker for i in view.instances}
+    kinds = [each.kind for each in job.client.operations().operations]
+    assert kinds.count(Kind.FAILOVER) == 1
+    assert job.until(lambda e: e["event"] == "result", within_s=600)["oracle"]["equal"]
+
+
+def _await_copies(job: Running) -> None:
+    """Wait until every vnode has all its copies, while the job runs."""
+    deadline = time.monotonic() + 300
+    while job.client.job(JOB).lacking:
+        assert time.monotonic() < deadline, job.client.job(JOB)
+        job.batches(1)
 
 
 @pytest.mark.timeout(1800)
