@@ -33,7 +33,8 @@ e2e: setup  ## run the slow and the end-to-end tests at full length
 
 e2e-short: setup  ## the part of the end-to-end tests that CI runs: real processes, really killed
 	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py \
-	    tests/integration/test_bench.py tests/integration/test_windows_vs_spark.py
+	    tests/integration/test_bench.py tests/integration/test_windows_vs_spark.py \
+	    tests/integration/test_black_hole.py
 
 bench: setup  ## measure what handovers, losses and copies cost, and the throughput beside Spark's own
 	$(BIN)/python -m tests.bench.handover_pause
