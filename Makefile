@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check e2e e2e-short bench
+.PHONY: help setup demo test check e2e e2e-short crash bench
 
 help:  ## show the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,6 +35,9 @@ e2e-short: setup  ## the part of the end-to-end tests that CI runs: real process
 	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py \
 	    tests/integration/test_bench.py tests/integration/test_windows_vs_spark.py \
 	    tests/integration/test_black_hole.py
+
+crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
+	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash
 
 bench: setup  ## measure what handovers, losses and copies cost, and the throughput beside Spark's own
 	$(BIN)/python -m tests.bench.handover_pause

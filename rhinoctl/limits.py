@@ -217,10 +217,10 @@ MESSAGES_A_TURN = 64
 WINDOWS_A_ROW_MAX = 1000
 """Windows that one row may be in: each is a row of the result."""
 
-GATHERED_ROWS_MAX = 32_768
+GATHERED_ROWS_MAX = 131_072
 """Rows up to which a batch is staged in the driver."""
 
-GATHERED_BYTES_MAX = 8 << 20
+GATHERED_BYTES_MAX = 16 << 20
 """Bytes, as far as the rows before tell, up to which a batch is staged in the driver."""
 
 PUT_TRIES = 3

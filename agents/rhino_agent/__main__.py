@@ -22,6 +22,7 @@ from rhinoctl.state.disk import LocalDisk
 from rhinoctl.state.locks import AgentLock
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
+from rhinoctl.wire.points import DISK_POINTS, WIRE_POINTS, with_points
 from rhinoctl.wire.secret import Secret
 
 
@@ -54,10 +55,11 @@ def serve(settings: AgentSettings) -> None:
     lock = AgentLock(f"{settings.disk}/agent.lock")
     lock.acquire()
     stop = Stop()
-    disk = ReplicaDisk(settings.disk)
+    disk = with_points(ReplicaDisk(settings.disk), settings.worker, DISK_POINTS)
     incarnation = next_incarnation(disk)
     token = Secret(Path(settings.token_file).read_text().strip())
     wire = FlightWire(listen=Address(settings.listen), token=token)
+    wire = with_points(wire, settings.worker, WIRE_POINTS)
     ports = Ports(
         settings=settings,
         clock=SystemClock(),

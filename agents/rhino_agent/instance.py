@@ -39,6 +39,7 @@ from rhinoctl.state.log import check_slice
 from rhinoctl.state.rocks import StoreBudget
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
+from rhinoctl.wire.points import WIRE_POINTS, with_points
 from rhinoctl.wire.secret import Secret
 
 log = logging.getLogger("rhino.instance")
@@ -348,6 +349,7 @@ def main(argv: list[str]) -> int:
     pa.set_io_thread_count(1)
     token = Secret(Path(settings.token_file).read_text().strip())
     wire = FlightWire(listen=Address(settings.listen), token=token)
+    wire = with_points(wire, settings.instance, WIRE_POINTS)
     instance = Instance(
         settings,
         wire=wire,

@@ -19,6 +19,7 @@ from rhinoctl.state.locks import ControllerLock
 from rhinoctl.state.sqlite import SqliteStore
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
+from rhinoctl.wire.points import STORE_POINTS, WIRE_POINTS, with_points
 from rhinoctl.wire.secret import Secret
 
 log = logging.getLogger("rhino.controller")
@@ -36,8 +37,8 @@ def serve(settings: ControllerSettings) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    store = SqliteStore(settings.store)
-    wire = FlightWire(listen=None, token=token)
+    store = with_points(SqliteStore(settings.store), "controller", STORE_POINTS)
+    wire = with_points(FlightWire(listen=None, token=token), "controller", WIRE_POINTS)
     controller = Controller(settings, clock=SystemClock(), wire=wire, store=store)
     server = _server(settings, controller, token)
     threading.Thread(target=server.run, name="api", daemon=True).start()

@@ -36,6 +36,7 @@ from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.placement import Plan, plan_rescale, plan_switchover
 from rhinoctl.protocol.ports import Clock
+from rhinoctl.protocol.recovery import stops
 
 log = logging.getLogger("rhino.controller")
 
@@ -299,8 +300,9 @@ class Operations:
                 )
             recovering = self.failovers.tick(document, facts, self.groups.behind)
             running = self.registry.running(uid)
-            if running is not None and recovering is not None:
-                running = self._step(running, hm.AbortAsked(reason=recovering.failover.why))
+            lost = recovering.failover if recovering is not None else None
+            if running is not None and lost is not None and stops(lost.gone, running.handover):
+                running = self._step(running, hm.AbortAsked(reason=lost.why))
             if running is not None and not running.handover.ended:
                 running = self._step(running, hm.Observed(facts=facts))
             self._offer(document, facts, running, recovering)
@@ -337,6 +339,9 @@ class Operations:
                 *(state.op, state.job, state.phase.value, state.armed, state.marker, state.reason),
             )
         view = self._view(state, document.view)
+        if isinstance(event, hm.Observed) and state.phase is hm.Phase.ARMED:
+            routes = event.facts.epoch.routes  # which a failover may have changed since the plan
+            view = replace(view, origins={v: routes[v].owner for v in state.moves})
         if (state, view) == (document.handover, document.view):
             return document
         return self.registry.put_operation(state, view)

@@ -172,14 +172,16 @@ def _start(state: Handover, event: Observed, now: float) -> Handover:
 
 def _warm(state: Handover, event: Observed, now: float) -> Handover:
     facts = event.facts
+    state = replace(state, instances=_instances_then(state, facts.epoch))
     if now >= state.deadline:
         lagging = ", ".join(str(vnode) for vnode in sorted(_unready(state, facts)))
         reason = f"deadline passed while warming; not ready: vnode {lagging or 'none'}"
         return replace(state, phase=Phase.ABORTED, proposal=None, reason=reason)
-    workers = {vnode: state.instances[target] for vnode, target in state.moves.items()}
+    moves = _pending(state, facts.epoch)
+    workers = {vnode: state.instances[target] for vnode, target in moves.items()}
     joins = {v: w for v, w in workers.items() if w not in facts.epoch.holders(v)}
     if joins:
-        return replace(state, proposal=with_members_joining(facts.epoch, joins, state.workers))
+        return replace(state, proposal=with_members_joining(facts.epoch, joins, _addresses(state)))
     joining = {v: w for v, w in workers.items() if facts.epoch.role_of(w, v) is Role.JOINING}
     if joining:
         if all(_has_copy(facts, w, v) for v, w in joining.items()):
@@ -191,8 +193,27 @@ def _warm(state: Handover, event: Observed, now: float) -> Handover:
     return replace(state, phase=Phase.ARMED, proposal=armed, armed=armed.number)
 
 
+def _instances_then(state: Handover, epoch: Epoch) -> Mapping[InstanceId, WorkerId]:
+    """The instances once it is complete: a failover may have given up some, and begun some, since
+    the plan was made. New ones of the plan are those that get a vnode."""
+    owners = {state.moves.get(Vnode(v), route.owner) for v, route in enumerate(epoch.routes)}
+    heirs = {i: worker for i, worker in epoch.instances.items() if i in owners}
+    planned = {i: w for i, w in state.instances.items() if i in epoch.instances or i in owners}
+    return {**heirs, **planned}
+
+
+def _pending(state: Handover, epoch: Epoch) -> Mapping[Vnode, InstanceId]:
+    """The moves that are still to be made: a failover's heir may be the target already."""
+    return {v: target for v, target in state.moves.items() if epoch.routes[v].owner != target}
+
+
+def _addresses(state: Handover) -> Mapping[WorkerId, str]:
+    """Those of the plan's workers that it still needs."""
+    return {w: state.workers[w] for w in set(state.instances.values()) if w in state.workers}
+
+
 def _moved(state: Handover, epoch: Epoch) -> Epoch:
-    named = {**epoch.workers, **state.workers}
+    named = {**epoch.workers, **_addresses(state)}
     return with_moves(replace(epoch, workers=named), state.moves, state.instances)
 
 
@@ -204,7 +225,7 @@ def _has_copy(facts: Facts, worker: WorkerId, vnode: Vnode) -> bool:
 def _unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
     """The moved vnodes whose target does not follow within the lag bound yet."""
     lagging = set()
-    for vnode, target in state.moves.items():
+    for vnode, target in _pending(state, facts.epoch).items():
         report = facts.copies.get(state.instances[target], {}).get(vnode)
         following = (
             report is not None

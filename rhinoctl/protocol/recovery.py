@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.failover import ANYBODY, Choice, GivenUp, plan_cut
-from rhinoctl.protocol.handover import ENDED, Facts, Phase
+from rhinoctl.protocol.handover import ENDED, Facts, Handover, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,14 @@ class Failover:
     @property
     def ended(self) -> bool:
         return self.phase in ENDED
+
+
+def stops(gone: GivenUp, handover: Handover) -> bool:
+    """Whether a handover cannot go on from the layout that a failover makes: a target is lost."""
+    targets = set(handover.moves.values())
+    return bool(targets & gone.instances) or any(
+        handover.instances[target] in gone.workers for target in targets
+    )
 
 
 def with_more(state: Failover, gone: GivenUp, why: str) -> Failover:

@@ -47,6 +47,7 @@ from rhinoctl.spark.staging import StagePlan, Staging
 from rhinoctl.spark.tagging import flattened, tagged
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
+from rhinoctl.wire.points import WIRE_POINTS, with_points
 
 Then = Callable[[Result, int], object]
 
@@ -92,7 +93,7 @@ class Rhino:
         self._token = read_token(located.token_file)
         self.client = ControlClient(located.address, self._token)
         self.client.jobs()
-        self._wire = FlightWire(listen=None, token=self._token)
+        self._wire = with_points(FlightWire(listen=None, token=self._token), "driver", WIRE_POINTS)
         self._facts = QueryFacts(spark)
         self._bell = MarkerBell()
         self._bound: _Bound | None = None

@@ -142,20 +142,31 @@ class Running:
         """SIGKILL an agent or the controller by its name; returns its pid once it is gone."""
         pid = self._process(name).pid
         os.kill(pid, signal.SIGKILL)
-        self._await_end(name)
+        self.await_end(name)
         return pid
 
     def restart(self, name: str) -> None:
         """End a process as `local down` does, an agent with its instances, and start it again."""
         process = self._process(name)
         os.kill(process.pid, signal.SIGTERM)
-        self._await_end(name)
+        self.await_end(name)
         self.up()
 
-    def _await_end(self, name: str) -> None:
+    def await_end(self, name: str) -> None:
+        """Wait until an agent or the controller has ended."""
         deadline = time.monotonic() + 30.0
         while self._process(name).alive and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    @property
+    def pid(self) -> int:
+        """The job's own process."""
+        assert self._child is not None
+        return self._child.pid
+
+    def pid_of(self, name: str) -> int:
+        """An agent or the controller."""
+        return self._process(name).pid
 
     def _process(self, name: str) -> local.LocalProcess:
         return next(p for p in local.status(self.cluster).processes if p.name == name)

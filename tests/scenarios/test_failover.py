@@ -176,17 +176,51 @@ def test_an_agent_that_stays_away_is_given_up() -> None:
     end(world, query)
 
 
-@pytest.mark.parametrize("gone", ["w1", "w2"])
-@pytest.mark.parametrize("message", ["FetchManifest", "OpenVnode", "Seal"])
-def test_a_worker_is_lost_during_a_handover(gone: str, message: str) -> None:
-    """Origin or target, before the marker or with it: the handover ends, and so does the
-    failover."""
+@pytest.mark.parametrize("phase", [Phase.WARMING, Phase.ARMED, Phase.MARKED])
+@pytest.mark.parametrize("gone", ["w1", "w2", "w3"])
+def test_a_worker_is_lost_during_a_handover(gone: str, phase: Phase) -> None:
+    """The origin's or a third one: the handover goes on from the layout that the failover made. The
+    target's: it is aborted, unless its marker is decided already."""
     world, query = started()
     operation = world.handover([0, 1], "i2")
-    trap = world.trap(gone, "reply" if message == "Seal" else "", world.hosts[gone].lose, skip=2)
-    world.until_sprung(trap)
+    world.until(lambda: world.operation(operation).phase is phase)
+    world.hosts[gone].lose()
     goes_on(world, query, 30.0)
     world.until_ended(operation)
+    view = world.operation(operation)
+    epoch = world.epoch()
+    if gone == "w3" and phase is not Phase.MARKED:
+        assert view.phase is Phase.ABORTED
+        assert "w3" in view.reason
+    else:
+        assert view.phase is Phase.COMPLETE
+        assert phase is Phase.MARKED or {epoch.routes[v].owner for v in (0, 1)} == {"i2"}
+    assert {epoch.instances[route.owner] for route in epoch.routes} <= {"w1", "w2", "w3"} - {gone}
+    assert [view.lost for view in failovers(world)] == [(gone,)]
+    end(world, query)
+
+
+@pytest.mark.parametrize("phase", [Phase.WARMING, Phase.ARMED])
+@pytest.mark.parametrize(("gone", "instances"), [("w1", 5), ("w2", 5), ("w1", 2), ("w2", 2)])
+def test_a_worker_is_lost_during_a_rescale(gone: str, instances: int, phase: Phase) -> None:
+    """With the layout of the plan, less what was lost; or as the failover leaves it, if the plan
+    needs what was lost."""
+    world, query = started(workers=4)
+    world.until(lambda: all_copies(world, 2))
+    operation = world.rescale(instances)
+    world.until(lambda: world.operation(operation).phase is phase)
+    planned = world.operation(operation).moves
+    lost = {i for i, worker in world.epoch().instances.items() if worker == gone}
+    world.hosts[gone].lose()
+    goes_on(world, query, 30.0)
+    world.until_ended(operation)
+    view = world.operation(operation)
+    owners = {v: world.epoch().routes[v].owner for v in planned}
+    assert lost.isdisjoint(world.epoch().instances)
+    if view.phase is Phase.COMPLETE:
+        assert owners == planned
+    else:
+        assert "lost" in view.reason or "running" in view.reason or "silent" in view.reason
     end(world, query)
 
 
