@@ -58,11 +58,19 @@ COMMAND_DEADLINE_S = 120.0
 REPLAY_TARGET_S = 1.0
 """An instance that starts anew shall be that far behind at most: the design's `replay_target_s`."""
 
+ROW_S_MAX = 50e-6
+"""More than a row takes to be applied, as long as batches do not show it: some microseconds for
+operators that work on columns. What a batch takes beyond that is due to the batch as such."""
+
 CHECKPOINT_ROUND_LEAST_BATCHES = 8
 """However long a replay would take, all vnodes are not checkpointed in fewer batches than this."""
 
 CHECKPOINT_ROUND_BATCHES = 32
-"""Every vnode is checkpointed about once in so many batches: what a restart replays at most."""
+"""Every vnode that batches touch is checkpointed once in so many at most: what a restart replays,
+however fast."""
+
+CHECKPOINT_HASTE = 8
+"""So much faster than that where the log has grown beyond `LOG_BYTES_AIM`."""
 
 CHECKPOINTS_RETAINED = 2
 """K of the design, section 5: an older one serves when the newest turns out bad."""
@@ -201,7 +209,7 @@ TIDY_S = 1.0
 """How often an agent looks for copies of vnodes that it does not hold any more."""
 
 LOG_BYTES_AIM = 256 << 20
-"""Above this, checkpoints are taken eight times as fast; it never refuses a batch."""
+"""Above this, checkpoints are taken faster (`CHECKPOINT_HASTE`); it never refuses a batch."""
 
 FRESH_CHECKPOINT_S = 3.0
 """A copy waits so long for a checkpoint as new as its log, which saves it fetching old batches."""

@@ -44,6 +44,13 @@ class Loan:
     until: float
 
 
+class Bound(NamedTuple):
+    """The checkpoint that every full member of a vnode's chain has, and how far it reaches."""
+
+    checkpoint_id: str
+    reach: BatchTime
+
+
 class Piece(NamedTuple):
     """What a released batch has for a vnode in the log here."""
 
@@ -67,7 +74,7 @@ class Holdings:
         self._noted = BASE
         self._whole: dict[Vnode, str] = {}
         self._loans: dict[Vnode, Loan] = {}
-        self._bounds: dict[Vnode, tuple[str, ...]] = {}
+        self._bounds: dict[Vnode, Bound] = {}
         for name in disk.list(self._root):
             self.of(Vnode(int(name)))
         job.learn_released(self._covered())
@@ -208,10 +215,6 @@ class Holdings:
                 sizes[name.vnode] = sizes.get(name.vnode, 0) + name.size
         return sizes
 
-    def waiting_rows(self, vnode: Vnode) -> int:
-        """Rows of released batches that the newest checkpoint of a vnode does not have."""
-        return self.waiting(vnode)[0]
-
     def waiting(self, vnode: Vnode) -> tuple[int, int]:
         """Rows of released batches that the newest checkpoint of a vnode does not have, and their
         bytes."""
@@ -239,27 +242,46 @@ class Holdings:
         if touched == BASE and self.base(vnode) is not None:
             self.covers.advance(vnode, BASE_ID, released)
 
-    def floor(self, vnode: Vnode) -> BatchTime:
-        """The last batch that may leave the log as far as a vnode goes."""
+    def oldest_reach(self, vnode: Vnode) -> BatchTime:
+        """What the oldest of the checkpoints that decide on trimming covers: how far the log could
+        be trimmed if nobody else needed it."""
+        return min(base.reach for base in self._bases(vnode)[: self._deciding(vnode)])
+
+    def _deciding(self, vnode: Vnode) -> int:
+        """How many of a vnode's checkpoints decide on trimming. A copy that came later has no empty
+        one to go back to."""
         complete = self.of(vnode).complete()
         here = self._job.ports.settings.worker
         foreign = len(complete) == 1 and not complete[0].checkpoint_id.endswith(f"-{here}")
-        keep = 1 if foreign else limits.CHECKPOINTS_RETAINED
-        floor = self.covers.floor(vnode, complete, keep=keep)
-        replicated = self._bounds.get(vnode)
-        if replicated is not None and complete:
-            reach = [self.covers.of(m) for m in complete if m.checkpoint_id in replicated]
-            floor = min(floor, max(reach, default=BASE))
+        return 1 if foreign else limits.CHECKPOINTS_RETAINED
+
+    def floor(self, vnode: Vnode) -> BatchTime:
+        """The last batch that may leave the log as far as a vnode goes."""
+        complete = self.of(vnode).complete()
+        floor = self.covers.floor(vnode, complete, keep=self._deciding(vnode))
+        if vnode in self._bounds and complete:
+            self._look_at_bound(vnode)
+            floor = min(floor, self._bounds[vnode].reach)
         loan = self._loans.get(vnode)
         return floor if loan is None else min(floor, loan.since)
 
-    def bound_floor(self, vnode: Vnode, replicated: tuple[str, ...] | None) -> None:
-        """Which checkpoints every full member has, as far as it is known; None: nobody else is to
-        have any. Log after the newest of them stays."""
+    def bound_floor(self, vnode: Vnode, replicated: str | None) -> None:
+        """Which checkpoint every full member has, as far as it is known, "" for none; None: nobody
+        else is to have any. Log after it stays."""
         if replicated is None:
             self._bounds.pop(vnode, None)
         else:
-            self._bounds[vnode] = replicated
+            known = self._bounds.get(vnode)
+            if known is None or known.checkpoint_id != replicated:
+                self._bounds[vnode] = Bound(replicated, BASE)
+            self._look_at_bound(vnode)
+
+    def _look_at_bound(self, vnode: Vnode) -> None:
+        """How far the members' checkpoint reaches. What is known of it holds when it is not kept
+        here any more, because newer ones came faster than the chain took them."""
+        name, reach = self._bounds[vnode]
+        here = [self.covers.of(m) for m in self.of(vnode).complete() if m.checkpoint_id == name]
+        self._bounds[vnode] = Bound(name, max([reach, *here]))
 
     # --- what others need ------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ Invariants (numbers of the design, section 10):
 
 5. Log before a checkpoint is trimmed by the owner once every full member has the checkpoint.
 8. A checkpoint that is offered stays until the offer has ended.
-12. An offer ends within its timeout; the next one is of the newest checkpoint then.
+12. An offer ends within its timeout; the next one is of the newest checkpoint then. Vnodes take
+    turns: the one that was not offered for longest comes first, however often others change.
 """
 
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class Replication:
         for vnode, offer in list(self._offers.items()):
             if now >= offer.until or successor(epoch, here, vnode) != offer.to:
                 self._end(vnode, offer, "the chain did not acknowledge it in time")
-        for vnode, following in self._next.items():
+        for vnode, following in list(self._next.items()):
             if len(self._offers) >= limits.COPIES_AT_ONCE:
                 break
             if following is not None and now >= self._not_before.get(vnode, 0.0):
@@ -110,15 +111,16 @@ class Replication:
         if following is None:
             self._holdings.bound_floor(vnode, None)
         elif stored is None or stored[0] != following:
-            self._holdings.bound_floor(vnode, ())
+            self._holdings.bound_floor(vnode, "")
         else:
-            self._holdings.bound_floor(vnode, (stored[1],))
+            self._holdings.bound_floor(vnode, stored[1])
 
     def _offer_newest(self, epoch: Epoch, vnode: Vnode, following: WorkerId) -> None:
         manifest = self._holdings.newest(vnode)
         if manifest is None or vnode in self._offers:
             return
         if self._stored.get(vnode) != (following, manifest.checkpoint_id):
+            self._next[vnode] = self._next.pop(vnode)
             self._offer(epoch, vnode, manifest, following, None)
 
     def _offer(
@@ -168,6 +170,7 @@ class Replication:
         del self._offers[vnode]
         self._holdings.leases.release(_holder(vnode))
         self._stored[vnode] = (offer.to, offer.checkpoint_id)
+        self._look_at = 0.0
         if offer.back is None:
             self._bound(vnode)
         event("checkpoint-replicated", vnode=vnode, checkpoint=offer.checkpoint_id, to=offer.to)

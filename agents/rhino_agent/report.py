@@ -42,7 +42,7 @@ def _instance(instance: Instance, upkeep: Upkeep) -> m.InstanceReport:
         applies=tuple(instance.applies),
         rss_bytes=instance.rss_bytes,
         fault=instance.fault,
-        row_s=speed.predict_s(1) if speed.rows else None,
+        replay_cost=speed.cost if speed.batches else None,
         beacon=instance.listen,
     )
 

@@ -246,35 +246,32 @@ class Upkeep:
         return self._speed.get(instance, ApplySpeed())
 
     def _turn(self, instance: InstanceId, vnodes: frozenset[Vnode]) -> list[Vnode]:
-        """The vnodes whose turn it is: as many as keep the predicted replay within its target, and
-        those that hold the log up most, at a pace of one round of all in
-        `CHECKPOINT_ROUND_BATCHES`."""
-        waiting = {
-            vnode: Waiting(rows=self.holdings.waiting_rows(vnode), floor=self.holdings.floor(vnode))
-            for vnode in vnodes
-        }
-        pace = 8 if self._job.log.size() > limits.LOG_BYTES_AIM else 1
-        earned = pace * len(vnodes) / limits.CHECKPOINT_ROUND_BATCHES
-        credit = min(self._credit.get(instance, 1.0) + earned, len(vnodes))
+        """The vnodes whose turn it is: those that are furthest behind, at a pace of one round of
+        all in so many batches, and those without which the predicted replay of the rows of all is
+        within its target."""
+        waiting = {vnode: self._waiting(vnode) for vnode in vnodes if not self.is_busy(vnode)}
+        target_s, cost = self._job.ports.settings.replay_target_s, self.speed(instance).cost
+        batches = pacing.round_batches(cost, target_s)
+        if self._job.log.size() > limits.LOG_BYTES_AIM:
+            batches = min(batches, limits.CHECKPOINT_ROUND_BATCHES // limits.CHECKPOINT_HASTE)
+        earned = len(vnodes) / batches
+        credit = min(self._credit.get(instance, 1.0), 1.0) + earned
+        chosen = pacing.by_age(waiting, int(credit))
+        self._credit[instance] = credit - len(chosen)
+        for vnode in chosen:
+            del waiting[vnode]
         most = max(1, len(vnodes) // limits.CHECKPOINT_ROUND_LEAST_BATCHES)
-        target_s = self._job.ports.settings.replay_target_s
-        chosen = pacing.by_replay(waiting, self.speed(instance), target_s, most)
-        behind = [
-            v
-            for v in vnodes
-            if self.holdings.is_stale(v) or self._holds_up(waiting[v].floor)
-            if v not in chosen
-        ]
-        chosen += pacing.by_age(waiting, behind, int(credit) - len(chosen))
-        self._credit[instance] = max(0.0, credit - len(chosen))
-        return chosen
+        return chosen + pacing.by_replay(waiting, cost, target_s, most - len(chosen))
 
-    def _holds_up(self, floor: BatchTime) -> bool:
-        """Whether the log is kept long for the older of two checkpoints, though nothing changes."""
-        released = self._job.released
-        if released.generation != floor.generation:
-            return True
-        return released.batch - floor.batch > 2 * limits.CHECKPOINT_ROUND_BATCHES
+    def _waiting(self, vnode: Vnode) -> Waiting:
+        holdings, released = self.holdings, self._job.released
+        rows, _ = holdings.waiting(vnode)
+        reach = holdings.reach(vnode) if holdings.is_stale(vnode) else released
+        return Waiting(
+            rows=rows,
+            batches=pacing.batches_between(reach, released),
+            kept=pacing.batches_between(holdings.oldest_reach(vnode), released),
+        )
 
     def _wished(self) -> None:
         """Checkpoints that the controller asks for, because a copy shall start from them."""

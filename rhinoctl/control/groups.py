@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from rhinoctl import limits
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.registry import JobDocument, Registry
-from rhinoctl.ids import BatchTime, JobUid, Vnode, WorkerId
+from rhinoctl.ids import JobUid, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.chains import next_epoch
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.groups import GroupPlan, Host, plan_groups
 from rhinoctl.protocol.jobs import VnodeUse
+from rhinoctl.protocol.pacing import ReplayCost, batches_between
 from rhinoctl.protocol.ports import Clock
 
 
@@ -118,7 +119,8 @@ class Groups:
         )
         for worker, report in self.fleet.reports(uid).items():
             for vnode, copy in report.vnodes.items():
-                found[worker, vnode] = _batches(copy.covers, newest)
+                if copy.covers is not None and newest is not None:
+                    found[worker, vnode] = batches_between(copy.covers, newest)
         return found
 
     # --- for people ------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class Groups:
         if request.replication is not None and request.replication != replication:
             replication = request.replication
             plan = plan_groups(epoch, replication, self.hosts(uid), self.sizes(uid))
-        sizes, speed, behind = self.sizes(uid), self.row_s(uid), self.behind(uid)
+        sizes, cost, behind = self.sizes(uid), self.replay_cost(uid), self.behind(uid)
         joins = leaves = 0
         listed = []
         for v in epoch.vnodes():
@@ -148,7 +150,7 @@ class Groups:
                     owner=route.owner,
                     worker=epoch.owner_worker(vnode),
                     members=tuple(
-                        self._member(uid, vnode, x.worker, x.role, speed, behind)
+                        self._member(uid, vnode, x.worker, x.role, cost, behind)
                         for x in route.members
                     ),
                     planned=planned,
@@ -171,71 +173,70 @@ class Groups:
         vnode: Vnode,
         worker: WorkerId,
         role: Role,
-        row_s: float | None,
+        cost: ReplayCost | None,
         behind: Mapping[tuple[WorkerId, Vnode], int],
     ) -> views.MemberView:
         report = self.fleet.reports(uid).get(worker)
         copy = report.vnodes.get(vnode) if report is not None else None
         rows = copy.replay_rows if copy is not None else 0
+        batches = behind.get((worker, vnode), 0)
         return views.MemberView(
             worker=worker,
             role=role,
             whole=copy is not None and copy.use in _WHOLE,
-            lag_batches=behind.get((worker, vnode), 0),
+            lag_batches=batches,
             lag_bytes=copy.replay_bytes if copy is not None else 0,
-            lag_s=None if copy is None or row_s is None else rows * row_s,
+            lag_s=None if copy is None or cost is None else cost.predict_s(batches, rows),
         )
 
-    def row_s(self, uid: JobUid) -> float | None:
-        """How long a row takes to be applied, as the slowest instance says."""
+    def replay_cost(self, uid: JobUid) -> ReplayCost | None:
+        """How long it takes to apply batches and rows, as the slowest instances say."""
         known = [
-            one.row_s
+            one.replay_cost
             for report in self.fleet.reports(uid).values()
             for one in report.instances.values()
-            if one.row_s is not None
+            if one.replay_cost is not None
         ]
-        return max(known, default=None)
+        if not known:
+            return None
+        return ReplayCost(max(c.batch_s for c in known), max(c.row_s for c in known))
 
     def losses(self, document: JobDocument, epoch: Epoch) -> tuple[views.LossView, ...]:
         """What the loss of each worker would mean now."""
         uid = document.spec.uid
-        reports, row_s, behind = self.fleet.reports(uid), self.row_s(uid), self.behind(uid)
+        reports, behind = self.fleet.reports(uid), self.behind(uid)
+        cost = self.replay_cost(uid)
         found = []
         for worker in sorted(epoch.workers):
             owned = [Vnode(v) for v in epoch.vnodes() if epoch.owner_worker(Vnode(v)) == worker]
-            batches, rows, stranded = 0, dict.fromkeys(reports, 0), 0
+            batches, rows = dict.fromkeys(reports, 0), dict.fromkeys(reports, 0)
+            stranded = 0
             for vnode in owned:
                 heirs = [w for w in epoch.full_holders(vnode) if w != worker and w in reports]
                 if not heirs:
                     stranded += 1
                     continue
                 best = min(heirs, key=lambda w: (behind.get((w, vnode), 0), w))
-                batches = max(batches, behind.get((best, vnode), 0))
+                batches[best] = max(batches[best], behind.get((best, vnode), 0))
                 copy = reports[best].vnodes.get(vnode)
                 rows[best] += copy.replay_rows if copy is not None else 0
-            most = max(rows.values(), default=0)
-            opening = len(owned) * limits.OPEN_VNODE_S
+            seconds = None
+            if cost is not None and not stranded:
+                replays = [cost.predict_s(batches[heir], rows[heir]) for heir in reports]
+                seconds = len(owned) * limits.OPEN_VNODE_S + max(replays, default=0.0)
             found.append(
                 views.LossView(
                     worker=worker,
                     vnodes=len(owned),
                     stranded=stranded,
-                    batches=batches,
-                    seconds=None if row_s is None or stranded else opening + most * row_s,
+                    batches=max(batches.values(), default=0),
+                    seconds=seconds,
                 )
             )
         return tuple(found)
 
 
 _WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
-
-
-def _batches(covers: BatchTime | None, newest: BatchTime | None) -> int:
-    if covers is None or newest is None:
-        return 0
-    if covers.generation != newest.generation:
-        return newest.batch + 1
-    return max(0, newest.batch - covers.batch)
 
 
 def sources_of(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:

@@ -14,6 +14,7 @@ from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, 
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
+from rhinoctl.protocol.pacing import ReplayCost
 from rhinoctl.protocol.records import (
     NO_WATERMARKS,
     DecisionRecord,
@@ -248,8 +249,8 @@ class VnodeReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport:
     """One instance process. `applies` has the last batches: (time, wall seconds when applied);
-    `row_s` is how long it takes for a row, None if it is not known yet; `beacon` an address at
-    which something listens as long as the process lives."""
+    `replay_cost` is how long it takes for what it applies, None if it is not known yet; `beacon` an
+    address at which something listens as long as the process lives."""
 
     pid: int
     incarnation: int
@@ -258,7 +259,7 @@ class InstanceReport:
     applies: tuple[tuple[BatchTime, float], ...] = ()
     rss_bytes: int = 0
     fault: str = ""
-    row_s: float | None = None
+    replay_cost: ReplayCost | None = None
     beacon: str = ""
 
 
