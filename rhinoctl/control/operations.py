@@ -344,7 +344,17 @@ class Operations:
             view = replace(view, origins={v: routes[v].owner for v in state.moves})
         if (state, view) == (document.handover, document.view):
             return document
-        return self.registry.put_operation(state, view)
+        return self.registry.put_operation(state, view, kept=self._kept(state))
+
+    def _kept(self, state: hm.Handover) -> frozenset[WorkerId]:
+        """The worker of an aborted drain. It is at the old layout, so it may have vnodes and copies
+        again."""
+        document = self.registry.jobs.get(state.job)
+        aborted = state.kind is hm.Kind.DRAIN and state.phase is hm.Phase.ABORTED
+        if document is None or not aborted:
+            return frozenset()
+        before = self.jobs.epoch(document).instances
+        return frozenset(worker for i, worker in before.items() if i not in state.instances)
 
     def _view(self, state: hm.Handover, view: views.OperationView) -> views.OperationView:
         moved, of = 0, 0

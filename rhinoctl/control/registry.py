@@ -4,6 +4,7 @@ Documents are JSON in a `Store`; each change is one durable write. Everything el
 knows it observes anew (style, rule 4).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
@@ -118,11 +119,17 @@ class Registry:
             )
         return found
 
-    def put_operation(self, handover: Handover, view: OperationView) -> OperationDocument:
-        """Persist an operation; the oldest ended ones go beyond the number that is kept."""
+    def put_operation(
+        self, handover: Handover, view: OperationView, *, kept: frozenset[WorkerId] = frozenset()
+    ) -> OperationDocument:
+        """Persist an operation; the oldest ended ones go beyond the number that is kept. In the
+        same write, the workers `kept` are no more to be empty."""
         document = OperationDocument(handover=handover, view=view)
         ended = [op for op, d in self.operations.items() if d.handover.ended and op != handover.op]
-        gone = self._write("op", handover.op, codec.dumps(document), ended)
+        draining = self.draining - kept
+        more = {} if draining == self.draining else {_DRAINING: codec.dumps(draining)}
+        gone = self._write("op", handover.op, codec.dumps(document), ended, more)
+        self.draining = draining
         self.operations[handover.op] = document
         for op in gone:
             del self.operations[op]
@@ -132,16 +139,23 @@ class Registry:
         """Persist a failover, as `put_operation`."""
         document = FailoverDocument(failover=failover, view=view)
         ended = [op for op, d in self.failovers.items() if d.failover.ended and op != failover.op]
-        gone = self._write("failover", failover.op, codec.dumps(document), ended)
+        gone = self._write("failover", failover.op, codec.dumps(document), ended, {})
         self.failovers[failover.op] = document
         for op in gone:
             del self.failovers[op]
         return document
 
-    def _write(self, kind: str, op: OpId, value: bytes, ended: list[OpId]) -> list[OpId]:
+    def _write(
+        self,
+        kind: str,
+        op: OpId,
+        value: bytes,
+        ended: list[OpId],
+        more: Mapping[bytes, bytes],
+    ) -> list[OpId]:
         gone = sorted(ended, key=_number)[: -limits.OPERATIONS_KEPT]
         deletes = [_key(kind, each) for each in gone]
-        self._store.write(WriteBatch([_key(kind, op)], [value], deletes))
+        self._store.write(WriteBatch([_key(kind, op), *more], [value, *more.values()], deletes))
         return gone
 
     def put_draining(self, workers: frozenset[WorkerId]) -> None:

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from rhinoctl import limits
 from rhinoctl.errors import HealthyTarget, NoCopy, Refused, UnknownWorker
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol import views
@@ -322,6 +323,45 @@ def test_a_drained_worker_can_be_stopped() -> None:
     goes_on(world, query)
     assert not failovers(world)
     end(world, query)
+
+
+def test_an_aborted_drain_leaves_its_worker_as_it_was() -> None:
+    """The old layout is kept, so the worker is no drained one, and its copies stay."""
+    world, query = started()
+    before = world.epoch()
+    (view,) = world.drain("w1")
+    assert draining(world) == {W1}
+    world.abort(view.id)
+    assert world.until_ended(view.id).phase is Phase.ABORTED
+    assert draining(world) == set()
+    world.run(2 * limits.REPLAN_S)
+    assert world.epoch().instances == before.instances
+    assert set(world.epoch().held_by(W1)) == set(before.held_by(W1))
+    (view,) = world.drain("w1")
+    assert world.until_ended(view.id).phase is Phase.COMPLETE
+    assert draining(world) == {W1}
+    end(world, query)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_controller_killed_as_it_aborts_a_drain_has_done_both_or_neither(after: bool) -> None:
+    world, query = started()
+    (view,) = world.drain("w1")
+    kill = world.kill_controller
+    trap = world.trap("controller", "store.write op/", kill, holding="phase=aborted", after=after)
+    world.submit(lambda c: c.abort(view.id, views.AbortRequest(reason="a test")))
+    world.until_sprung(trap)
+    world.start_controller()
+    aborted = world.until_ended(view.id).phase is Phase.ABORTED
+    assert aborted == after
+    assert draining(world) == (set() if aborted else {W1})
+    end(world, query)
+
+
+def draining(world: World) -> set[str]:
+    """The workers that are to be empty, as `status` shows them."""
+    status = world.call(lambda c: c.status())
+    return {worker.id for worker in status.workers if worker.draining}
 
 
 def test_replication_is_raised_and_lowered_while_it_runs() -> None:
