@@ -92,7 +92,8 @@ class Jobs:
             instances=instances,
             workers={worker: addresses[worker] for worker in self.placeable()},
         )
-        return self._registry.put_job(JobDocument(spec=spec, epoch=self._with_copies(epoch, spec)))
+        copied = self._with_copies(epoch, spec)
+        return self._registry.put_job(JobDocument(spec=spec, epoch=copied, instances=instances))
 
     def _with_copies(self, epoch: Epoch, spec: JobSpec) -> Epoch:
         """The first epoch with its members, who are full from the beginning: each has the empty

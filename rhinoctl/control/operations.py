@@ -87,7 +87,14 @@ class Operations:
             )
         epoch = self.jobs.epoch(document)
         plan = plan_rescale(epoch, request.instances, workers)
+        if plan.empty and not request.dry_run:
+            self._asked_for(document, request.instances)
         return self._begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
+
+    def _asked_for(self, document: JobDocument, instances: int) -> None:
+        """So many instances are what people want from now on."""
+        if document.instances != instances:
+            self.registry.put_job(replace(document, instances=instances))
 
     def switchover(self, request: views.SwitchoverRequest) -> tuple[views.OperationView, ...]:
         """Move what a worker or an instance owns to holders of copies, in every job. Raises
@@ -344,6 +351,9 @@ class Operations:
             view = replace(view, origins={v: routes[v].owner for v in state.moves})
         if (state, view) == (document.handover, document.view):
             return document
+        rescaled = self.registry.jobs.get(state.job)
+        if rescaled is not None and (state.kind, state.phase) == _RESCALED:
+            self._asked_for(rescaled, len(state.instances))
         return self.registry.put_operation(state, view, kept=self._kept(state))
 
     def _kept(self, state: hm.Handover) -> frozenset[WorkerId]:
@@ -545,6 +555,9 @@ class Operations:
             if new and epoch.owner_worker(vnode) == worker:
                 copying.append(vnode)
         return tuple(copying)
+
+
+_RESCALED = (hm.Kind.RESCALE, hm.Phase.COMPLETE)
 
 
 def _progress(state: hm.Handover, moved: int, of: int, following: int) -> str:

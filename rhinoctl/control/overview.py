@@ -133,6 +133,7 @@ class Overview:
             losses=self.groups.losses(document, epoch),
             fetched_bytes=sum(r.fetched_bytes for r in reports.values()),
             applied_bytes=sum(r.applied_bytes for r in reports.values()),
+            instances_asked=document.instances,
         )
 
     def _under_way(self, uid: JobUid) -> OpId | None:

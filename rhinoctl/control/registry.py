@@ -26,7 +26,7 @@ class JobDocument:
     `epoch` is the newest that it has seen decided, by the record of batch `epoch_from`, and the one
     it planned before that. `session` is the last number that was given out. `query_id` and `run_id`
     are those of the session's holder, empty before the first. `new_stream` allows the next session
-    another query once.
+    another query once. `instances` is how many were asked for last, 0 if nobody knows any more.
     """
 
     spec: JobSpec
@@ -39,6 +39,7 @@ class JobDocument:
     run_id: str = ""
     new_stream: bool = False
     deleted: bool = False
+    instances: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,7 +224,8 @@ class JobView:
 
     `lacking` is how many copies are missing to `replication` for each vnode. `fetched_bytes` of
     checkpoints went over the network for the `applied_bytes` of rows that owners have applied,
-    since the agents started."""
+    since the agents started. `instances_asked` is how many instances were asked for last, which a
+    failover or a drain may have left fewer of; 0 if it is not known."""
 
     name: JobName
     uid: JobUid
@@ -245,6 +246,7 @@ class JobView:
     losses: tuple[LossView, ...] = ()
     fetched_bytes: int = 0
     applied_bytes: int = 0
+    instances_asked: int = 0
 
 
 class Health(Enum):

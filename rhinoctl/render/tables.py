@@ -77,6 +77,7 @@ def status_table(status: StatusView) -> RenderableType:
             _workers(status.workers),
             job_list_table(JobList(jobs=status.jobs)) if status.jobs else Text("no jobs"),
             losses_table(status.jobs),
+            *(_note(job) for job in status.jobs if _fewer_instances(job)),
             _operations(status.operations) if status.operations else None,
             _findings(status.findings) if status.findings else None,
         ]
@@ -214,6 +215,8 @@ def job_table(job: JobView) -> RenderableType:
         kept += f"; {lacking} lacking: see `rhinoctl groups show {job.name}`"
     if copies and not job.replication:
         kept += "; those below are left of a move, and go when no output is owed any more"
+    there = _fewer_instances(job)
+    fewer = {"instances": f"{there}; again: {_as_many_again(job)}"} if there else {}
     replicated = {} if not job.applied_bytes else {"replicated": _replicated(job)}
     return spaced(
         [
@@ -229,6 +232,7 @@ def job_table(job: JobView) -> RenderableType:
                     "last batch": f"{job.batch or '-'} (generation/batch)",
                     **watermark,
                     "operation": job.operation or "-",
+                    **fewer,
                     **copies,
                 }
             ),
@@ -236,6 +240,25 @@ def job_table(job: JobView) -> RenderableType:
             losses_table([job]),
         ]
     )
+
+
+def _fewer_instances(job: JobView) -> str:
+    """That a failover or a drain has left fewer instances than were asked for; empty if it has not,
+    or if something is being done."""
+    there = len(job.instances)
+    if there >= job.instances_asked or job.operation is not None:
+        return ""
+    return f"{there} of the {job.instances_asked} instances asked for"
+
+
+def _as_many_again(job: JobView) -> str:
+    return f"`rhinoctl rescale {job.name} --instances {job.instances_asked}`"
+
+
+def _note(job: JobView) -> Group:
+    """Nothing is wrong, but fewer instances share the work."""
+    what = Text(f"note: job {job.name} runs with {_fewer_instances(job)}")
+    return Group(what, Text(f"    for as many again: {_as_many_again(job)}"))
 
 
 def _copies_there(job: JobView) -> Text:

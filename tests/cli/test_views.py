@@ -81,6 +81,9 @@ REPLICATED = fake.status(
         ),
     ),
 )
+FEWER = fake.job(instances_asked=5)
+"""A failover has left it fewer instances than were asked for."""
+
 FAILING = fake.failover(
     phase=Phase.MARKED,
     recover_ms=None,
@@ -105,6 +108,8 @@ SHOWN: list[tuple[str, tuple[str, ...], str, Any, Exit]] = [
     ("job-list", ("job", "list"), "/v1/jobs", views.JobList(jobs=(fake.job(), IDLE)), Exit.DONE),
     ("job-list-none", ("job", "list"), "/v1/jobs", views.JobList(jobs=()), Exit.DONE),
     ("job-show", ("job", "show", "clicks"), "/v1/jobs/clicks", fake.job(), Exit.DONE),
+    ("job-show-fewer", ("job", "show", "clicks"), "/v1/jobs/clicks", FEWER, Exit.DONE),
+    ("status-fewer", ("status",), "/v1/status", fake.status(jobs=(FEWER,)), Exit.DONE),
     ("job-show-idle", ("job", "show", "clicks"), "/v1/jobs/clicks", IDLE, Exit.DONE),
     (
         *("op-list", ("op", "list"), "/v1/ops"),

@@ -9,7 +9,7 @@ from rhinoctl.errors import HealthyTarget, NoCopy, Refused, UnknownWorker
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import Kind, Phase
-from tests.fakes.world import World
+from tests.fakes.world import JOB, World
 from tests.fakes.world_spark import Query
 from tests.scenarios.test_agent_killed import STEPS
 from tests.scenarios.test_copies import checkpoints, tables
@@ -289,6 +289,27 @@ def test_what_a_failover_by_hand_refuses() -> None:
         world.failover("i0")
     with pytest.raises(UnknownWorker, match="'w9'"):
         world.failover("w9")
+    end(world, query)
+
+
+def test_a_job_with_fewer_instances_than_were_asked_for_says_so() -> None:
+    """Those of a lost worker are not started elsewhere; a rescale, not a failover, says how many
+    are wanted."""
+    world, query = started()
+
+    def instances() -> tuple[int, int]:
+        job = world.call(lambda c: c.job(JOB))
+        return len(job.instances), job.instances_asked
+
+    assert instances() == (3, 3)
+    world.hosts["w1"].lose()
+    world.until(lambda: instances() == (2, 3), "a failover")
+    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
+    assert world.rescale(2) == "", "there are as many already"
+    assert instances() == (2, 2)
+    world.run(limits.WORKER_DOWN_S)
+    assert world.until_ended(world.rescale(4)).phase is Phase.COMPLETE
+    assert instances() == (4, 4)
     end(world, query)
 
 
