@@ -373,10 +373,24 @@ def operations_table(operations: OperationList) -> RenderableType:
 def _move_facts(view: OperationView) -> dict[str, str]:
     return {
         "phases": _phases(view),
-        "pause": milliseconds(view.pause_ms),
+        "pause": _pause(view),
         "total": milliseconds(view.total_ms),
         "moved": f"{size(view.bytes_moved)} of {size(view.state_bytes)} of state",
     }
+
+
+def _pause(view: OperationView) -> str:
+    """What was measured, or that nothing was: a pause of 0 is a finding, too."""
+    if view.pause_ms is None:
+        complete = view.phase is Phase.COMPLETE
+        return "not known: no batch has been applied since" if complete else "-"
+    if view.pause_ms > 0:
+        return milliseconds(view.pause_ms)
+    if not view.moves:
+        return "0 ms: no vnode got another owner"
+    if view.marker is not None and view.marker.batch < 0:
+        return "0 ms: no batch had been before"
+    return "0 ms: measured, and no batch took longer than usual"
 
 
 def _failover_facts(view: OperationView) -> dict[str, str]:

@@ -81,6 +81,9 @@ REPLICATED = fake.status(
         ),
     ),
 )
+NO_PAUSE = fake.operation(pause_ms=0.0)
+NO_BATCH = fake.operation(pause_ms=None)
+
 FEWER = fake.job(instances_asked=5)
 """A failover has left it fewer instances than were asked for."""
 
@@ -117,6 +120,8 @@ SHOWN: list[tuple[str, tuple[str, ...], str, Any, Exit]] = [
     ),
     ("op-list-none", ("op", "list"), "/v1/ops", views.OperationList(operations=()), Exit.DONE),
     ("op-show", ("op", "show", "op-7"), "/v1/ops/op-7", fake.operation(), Exit.DONE),
+    ("op-show-no-pause", ("op", "show", "op-7"), "/v1/ops/op-7", NO_PAUSE, Exit.DONE),
+    ("op-show-no-batch", ("op", "show", "op-7"), "/v1/ops/op-7", NO_BATCH, Exit.DONE),
     ("op-show-aborted", ("op", "show", "op-8"), "/v1/ops/op-8", RESCALE, Exit.DONE),
 ]
 
