@@ -87,8 +87,9 @@ def switchover(
 ) -> int:
     """Move all that a worker or instance owns to where copies are.
 
-    Jobs run meanwhile. Unlike after drain, it may keep copies and get vnodes again. Ctrl-C ends
-    only the waiting, with exit code 130: the operation goes on.
+    Jobs run meanwhile, and those without a live query are moved, too. Unlike after drain, it may
+    keep copies and get vnodes again. Ctrl-C ends only the waiting, with exit code 130: the
+    operation goes on.
     """
     with OperationProgress() as progress:
         found = ops.switchover(
@@ -109,8 +110,10 @@ def drain(
 ) -> int:
     """Take everything off a worker so that it may be stopped.
 
-    Jobs run meanwhile. It gets no vnodes and copies any more until --undo. Ctrl-C ends only the
-    waiting, with exit code 130: the drain goes on, and the same command waits for it again.
+    Jobs run meanwhile. What it owns of a job without a live query moves, too, but copies stay until
+    the query's next batch (exit code 7). It gets no vnodes and copies any more until --undo. Ctrl-C
+    ends only the waiting, with exit code 130: the drain goes on, and the same command waits for it
+    again.
     """
     left = (
         f"the drain of {worker} goes on without this command: wait for it again with"
@@ -152,5 +155,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(**command("rhinoctl failover w1 --dry-run", *CODES))(failover)
     command = partial(ends, refused="unknown worker or instance; it does not answer")
     app.command(**command("rhinoctl switchover w1 --to w2", *CODES))(switchover)
-    command = partial(ends, refused="unknown worker", degraded="copies have no other place")
+    command = partial(
+        ends, refused="unknown worker", degraded="copies have no other place, or no query runs"
+    )
     app.command(**command("rhinoctl drain w1\nrhinoctl drain w1 --undo", *CODES))(drain)

@@ -327,7 +327,7 @@ class Controller:
         if request.replication is not None:
             check_replication(request.replication)
         document = self._registry.job(name)
-        return self._groups.view(document, self._jobs.epoch(document), request)
+        return self._overview.chains(document, request)
 
     def checkpoint(self, name: str, request: views.CheckpointRequest) -> views.CheckpointView:
         return self._operations.checkpoint(self._registry.job(name), request)

@@ -315,7 +315,8 @@ class Operations:
             self._offer(document, facts, running, recovering)
         self.failovers.measure()
         for done in list(self.registry.operations.values()):
-            if done.view.phase is hm.Phase.COMPLETE and done.view.pause_ms is None:
+            view = done.view
+            if view.phase is hm.Phase.COMPLETE and view.pause_ms is None and view.live:
                 self._measure(done)
 
     def _facts(self, document: JobDocument) -> hm.Facts:
@@ -378,8 +379,10 @@ class Operations:
                 following += copy.instance == target and copy.lag_batches == 0
         ended = state.times.get(state.phase.value) if state.ended else None
         total = None if ended is None else (ended - min(state.times.values())) * 1000
+        marked = state.phase in (hm.Phase.MARKED, hm.Phase.COMPLETE)
         return replace(
             view,
+            live=view.live and (not marked or self.jobs.may_be_live(state.job)),
             phase=state.phase,
             reason=state.reason,
             times=state.times,

@@ -1,7 +1,7 @@
 """What people are shown of the cluster: built from reports at the moment of the question."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rhinoctl import limits
 from rhinoctl.control.failovers import Failovers
@@ -135,6 +135,19 @@ class Overview:
             applied_bytes=sum(r.applied_bytes for r in reports.values()),
             instances_asked=document.instances,
         )
+
+    def chains(self, document: JobDocument, request: views.GroupsRequest) -> views.GroupsView:
+        """The chains of a job as they are and as planned."""
+        shown = self.groups.view(document, self.jobs.epoch(document), request)
+        return replace(shown, waits_for_batch=self._waits_for_batch(document))
+
+    def _waits_for_batch(self, document: JobDocument) -> bool:
+        """Whether the chains can change with the next batch only. The last batch's output may still
+        be owed (invariant 14), and only a query could say that it is not."""
+        uid, epoch = document.spec.uid, self.jobs.epoch(document)
+        told = [r for w, r in self.fleet.reports(uid).items() if w in epoch.listeners()]
+        owed = any(report.released < document.epoch_from for report in told)
+        return owed and not self.jobs.may_be_live(uid)
 
     def _under_way(self, uid: JobUid) -> OpId | None:
         recovering, running = self.registry.recovering(uid), self.registry.running(uid)

@@ -66,6 +66,12 @@ def is_settled(view: GroupsView) -> bool:
     return not any(change_of(group, view.replication) for group in view.groups)
 
 
+def is_over(view: GroupsView) -> bool:
+    """Whether to wait for the chains is of no use: they are as planned, or only a batch would
+    change them and no query runs."""
+    return is_settled(view) or view.waits_for_batch
+
+
 def full_copies(view: GroupsView) -> int:
     """Good copies in all chains, at most as many as are wanted of each vnode."""
     return sum(min(view.replication, sum(map(is_good, group.members))) for group in view.groups)
@@ -99,13 +105,13 @@ def plan_groups(cluster: str | None, job: str, *, replication: int | None) -> Gr
 def apply_groups(
     cluster: str | None, job: str, *, show: Callable[[GroupsView], None]
 ) -> GroupsView:
-    """Wait until the chains are as planned; at once if they are.
+    """Wait until the chains are as planned, or nothing more can come of waiting.
 
     Raises UnknownJob, and DeadlineExceeded if it takes too long.
     """
     with connect(cluster) as client:
         view = client.groups(job, GroupsRequest())
-        if is_settled(view):
+        if is_over(view):
             return view
         show(view)
         ask = looks(
@@ -115,7 +121,7 @@ def apply_groups(
         )
         for view in ask:
             show(view)
-            if is_settled(view):
+            if is_over(view):
                 return view
     raise DeadlineExceeded(
         f"the replica groups of job {job} are not as planned after {APPLY_DEADLINE_S:.0f} s:"
@@ -144,8 +150,14 @@ def error_of(view: GroupsView) -> Degraded | None:
     missing = wanted_copies(view) - full_copies(view)
     if not missing:
         return None
+    there = f"{_copies(missing)} of job {view.job} {'is' if missing == 1 else 'are'} not there yet"
+    if view.waits_for_batch:
+        return Degraded(
+            f"{there}, and no query runs: chains change again with its next batch",
+            remedy=f"start the query of job {view.job}, then `rhinoctl groups apply {view.job}`",
+        )
     return Degraded(
-        f"{_copies(missing)} of job {view.job} {'is' if missing == 1 else 'are'} not there yet",
+        there,
         remedy=f"wait for them with `rhinoctl groups apply {view.job}`: they are being made",
     )
 

@@ -186,7 +186,8 @@ def follow(client: ControlClient, begun: OperationView, show: Show) -> Operation
     if ended.phase is not Phase.COMPLETE or not ended.moves:
         return ended
     with suppress(NotRunning, DeadlineExceeded):  # it is complete all the same
-        deadline = time.monotonic() + (MEASURED_S if client.job(ended.job).live else 0)
+        live = ended.live and client.job(ended.job).live
+        deadline = time.monotonic() + (MEASURED_S if live else 0)
         while not _is_measured(ended) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
             ended = client.operation(ended.id)

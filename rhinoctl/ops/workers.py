@@ -12,7 +12,7 @@ from rhinoctl.control.client import ControlClient
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, Exit, UsageError
 from rhinoctl.ids import JobName, WorkerId
 from rhinoctl.ops.cluster import connect
-from rhinoctl.ops.groups import is_settled
+from rhinoctl.ops.groups import is_over, is_settled
 from rhinoctl.ops.looks import looks
 from rhinoctl.ops.operations import Show, any_change, error_of_all, follow_all
 from rhinoctl.protocol.handover import ENDED, Kind
@@ -40,7 +40,8 @@ DRAIN_LOOK_S = 0.5
 class Drain:
     """A drain as far as it is, or its undoing, with `undo`; `draining` then says that there was one
     to undo. `held` are the vnodes that the worker owns or has copies of, by job; `settled` says
-    that this does not change by itself any more, and `reasons` why."""
+    that this does not change by itself any more, and `reasons` why; it does with the next batch of
+    the jobs `waiting`, of which no query runs."""
 
     worker: WorkerId
     operations: tuple[OperationView, ...]
@@ -49,6 +50,7 @@ class Drain:
     reasons: tuple[str, ...] = ()
     undo: bool = False
     draining: bool = False
+    waiting: tuple[JobName, ...] = ()
 
 
 ShowDrain = Callable[[Drain], None]
@@ -182,6 +184,14 @@ def error_of_drain(found: Drain) -> Degraded | None:
     """What to say if a worker still holds something that has no other place; None otherwise."""
     if not (found.held and found.settled):
         return None
+    if found.waiting:
+        jobs = f"job{'' if len(found.waiting) == 1 else 's'} {', '.join(found.waiting)}"
+        return Degraded(
+            f"do not stop worker {found.worker}: it still holds {held_words(found)}. No query of"
+            f" {jobs} runs, and copies leave with the next batch only: the last one may need them",
+            remedy=f"start the query of {jobs}, then repeat `rhinoctl drain {found.worker}`;"
+            " `--undo` takes it back",
+        )
     return Degraded(
         f"do not stop worker {found.worker}: it still holds {held_words(found)}, for which there"
         f" is no other place: {'; '.join(found.reasons) or 'no reason was given'}",
@@ -234,8 +244,9 @@ def _look(client: ControlClient, worker: WorkerId, operations: OperationList) ->
         worker=worker,
         operations=operations.operations,
         held={job: number for job, number in held.items() if number},
-        settled=all(map(is_settled, holding)) and not any(_owns(worker, v) for v in holding),
+        settled=all(map(is_over, holding)) and not any(_owns(worker, v) for v in holding),
         reasons=tuple(dict.fromkeys(reason for view in holding for reason in view.reasons)),
+        waiting=tuple(v.job for v in holding if v.waits_for_batch and not is_settled(v)),
     )
 
 

@@ -169,7 +169,8 @@ class OperationView:
     """An operation as people see it. Times are wall seconds by phase; `pause_ms` and `total_ms`
     are None until they are known. Of a failover, `recover_ms` is the time from the decision to the
     first batch that every heir has applied, `replayed_batches` the most that an heir applied from
-    its log before, and `bytes_moved` what was fetched until then."""
+    its log before, and `bytes_moved` what was fetched until then. Without a query at the marker
+    (`live` is false) no batch was held up, and no pause is measured."""
 
     id: OpId
     job: JobName
@@ -188,6 +189,7 @@ class OperationView:
     lost: tuple[str, ...] = ()
     recover_ms: float | None = None
     replayed_batches: int | None = None
+    live: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +339,8 @@ class GroupView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsView:
     """The replica groups of a job. `joins` and `leaves` are the copies that the plan adds and
-    takes away, `lacking` those that there is no place for, `reasons` why."""
+    takes away, `lacking` those that there is no place for, `reasons` why. `waits_for_batch`: no
+    query runs, and what its last batch may need stays where it is until the next one."""
 
     job: JobName
     replication: int
@@ -346,6 +349,7 @@ class GroupsView:
     leaves: int
     lacking: int
     reasons: tuple[str, ...]
+    waits_for_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

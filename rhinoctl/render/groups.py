@@ -74,8 +74,9 @@ def plan_table(view: GroupsView) -> RenderableType:
 
 
 def applied_table(view: GroupsView) -> RenderableType:
-    """The end of the wait."""
-    return Text(f"job {view.job} is as planned: {_sentence(view)}")
+    """The end of the wait: at the plan, or where only a query would go on."""
+    there = "is as planned" if is_settled(view) else "waits for a query"
+    return Text(f"job {view.job} {there}: {_sentence(view)}")
 
 
 def groups_line(view: GroupsView) -> str:

@@ -382,8 +382,9 @@ def _move_facts(view: OperationView) -> dict[str, str]:
 def _pause(view: OperationView) -> str:
     """What was measured, or that nothing was: a pause of 0 is a finding, too."""
     if view.pause_ms is None:
-        complete = view.phase is Phase.COMPLETE
-        return "not known: no batch has been applied since" if complete else "-"
+        if view.phase is not Phase.COMPLETE:
+            return "-"
+        return "not known: no batch has been applied since" if view.live else "- (no query ran)"
     if view.pause_ms > 0:
         return milliseconds(view.pause_ms)
     if not view.moves:

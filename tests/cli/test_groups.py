@@ -135,6 +135,17 @@ def test_apply_ends_degraded_if_the_rest_has_no_place(
     golden("groups-apply-lacking", ended)
 
 
+def test_apply_does_not_wait_for_a_batch_of_a_query_that_does_not_run(
+    controller: FakeController, run: Any, golden: Any
+) -> None:
+    chain = fake.group(0, joining("w2"))
+    controller.answers["POST", GROUPS] = fake.groups(chain, waits_for_batch=True)
+    ended = run("groups", "apply", "clicks")
+    assert ended.exit_code == Exit.DEGRADED
+    golden("groups-apply-no-query", ended)
+    assert len(controller.asked) == 1
+
+
 def test_apply_has_a_deadline(
     controller: FakeController, run: Any, golden: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

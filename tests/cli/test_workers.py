@@ -291,6 +291,19 @@ def test_a_drain_that_has_no_other_place_is_degraded(
     golden("drain-stuck", ended)
 
 
+def test_a_drain_that_only_a_batch_could_end_is_not_waited_for(
+    serving: FakeController, run: Any, golden: Any
+) -> None:
+    view = fake.operation(id=OpId("op-8"), kind=Kind.DRAIN, pause_ms=None, live=False)
+    serving.answers["POST", "/v1/drain"] = several(begun(DRAINED))
+    serving.answers["GET", "/v1/ops/op-8"] = view
+    serving.answers["POST", "/v1/jobs/clicks/groups"] = leaving(8, 9, waits_for_batch=True)
+    ended = run(*DRAIN)
+    assert ended.exit_code == Exit.DEGRADED
+    golden("drain-no-query", ended)
+    assert len(bodies(serving, "/v1/jobs/clicks/groups")) == 1
+
+
 def test_a_drain_that_was_aborted_is_not_waited_for(
     serving: FakeController, run: Any, golden: Any
 ) -> None:

@@ -379,6 +379,29 @@ def test_a_controller_killed_as_it_aborts_a_drain_has_done_both_or_neither(after
     end(world, query)
 
 
+def test_a_drain_of_a_job_without_a_query_waits_for_its_next_batch() -> None:
+    """Vnodes move at once; nobody knows whether the last output is still owed, so copies stay, and
+    that is said. The time without a query is no pause."""
+    world, query = started()
+    query.limit = 0
+    world.until(lambda: not query.running, "the query's end")
+    assert not world.groups().waits_for_batch
+    world.run(2 * limits.SESSION_LIVE_S)
+    (view,) = world.drain("w1")
+    view = world.until_ended(view.id)
+    assert view.phase is Phase.COMPLETE
+    assert not view.live
+    assert not any(group.worker == W1 for group in world.groups().groups)
+    world.run(10.0)
+    assert world.epoch().held_by(W1)
+    assert world.groups().waits_for_batch
+    query = world.start_query(query.directory)
+    assert not world.groups().waits_for_batch
+    world.until(lambda: W1 not in world.epoch().listeners(), "w1 to hold nothing")
+    assert world.operation(view.id).pause_ms is None
+    end(world, query)
+
+
 def draining(world: World) -> set[str]:
     """The workers that are to be empty, as `status` shows them."""
     status = world.call(lambda c: c.status())
