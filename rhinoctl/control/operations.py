@@ -199,7 +199,8 @@ class Operations:
 
     def _targets(self) -> list[WorkerId]:
         """The live workers that may get vnodes."""
-        return [w for w in self.fleet.live() if w not in self.registry.draining]
+        usable = self.failovers.usable()
+        return [worker for worker in self.fleet.live() if worker in usable]
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         """Ask for the old layout; what is past its marker completes instead. Raises Refused for a

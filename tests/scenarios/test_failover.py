@@ -63,6 +63,17 @@ def test_a_worker_is_killed_under_load() -> None:
     end(world, query)
 
 
+def test_what_is_asked_for_right_after_a_loss_is_planned_without_the_lost() -> None:
+    """The worker was heard of a moment ago, and is known to be gone all the same."""
+    world, query = started()
+    world.hosts["w1"].lose()
+    world.until(lambda: any(v.phase is Phase.COMPLETE for v in failovers(world)))
+    operation = world.rescale(3)
+    assert world.until_ended(operation).phase is Phase.COMPLETE
+    assert set(world.epoch().instances.values()) == {"w2", "w3"}
+    end(world, query)
+
+
 @pytest.mark.parametrize("step", [step for step in STEPS if "session" not in step])
 def test_a_worker_is_lost_at_a_step_of_a_batch(step: str) -> None:
     """Wherever it stood: what was decided counts, what was not is staged anew."""
@@ -201,8 +212,18 @@ def test_a_worker_is_lost_during_a_handover(gone: str, phase: Phase) -> None:
     end(world, query)
 
 
-@pytest.mark.parametrize("phase", [Phase.WARMING, Phase.ARMED])
-@pytest.mark.parametrize(("gone", "instances"), [("w1", 5), ("w2", 5), ("w1", 2), ("w2", 2)])
+@pytest.mark.parametrize(
+    "phase", [pytest.param(Phase.WARMING, marks=pytest.mark.slow), Phase.ARMED]
+)
+@pytest.mark.parametrize(
+    ("gone", "instances"),
+    [
+        ("w1", 5),
+        pytest.param("w2", 5, marks=pytest.mark.slow),
+        pytest.param("w1", 2, marks=pytest.mark.slow),
+        ("w2", 2),
+    ],
+)
 def test_a_worker_is_lost_during_a_rescale(gone: str, instances: int, phase: Phase) -> None:
     """With the layout of the plan, less what was lost; or as the failover leaves it, if the plan
     needs what was lost."""
