@@ -1,5 +1,7 @@
 """A clock that stands still until somebody moves it."""
 
+from rhinoctl.protocol.ports import Clock
+
 
 class FakeClock:
     """The Clock port in virtual time. `wall_offset_s` may be changed at will, as walls jump."""
@@ -21,3 +23,17 @@ class FakeClock:
     def advance_to(self, moment: float) -> None:
         """Let time pass until `moment`; nothing happens if that is over."""
         self._now = max(self._now, moment)
+
+
+class HostClock:
+    """A host's view of a clock: its wall is off by `skew_s`, which may jump."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.skew_s = 0.0
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def wall(self) -> float:
+        return self._clock.wall() + self.skew_s

@@ -3,12 +3,17 @@
 import errno
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from rhinoctl.protocol.ports import Buffer
 from rhinoctl.state.disk import Stamp, parts_of
+
+
+ROOM_BYTES = 1 << 40
+"""What is free on a disk without bounds."""
 
 
 @dataclass(eq=False)
@@ -29,13 +34,16 @@ class FakeDisk:
     """The Disk port in memory; `crash` is a power loss.
 
     `capacity_bytes` bounds the bytes of all appends and atomic writes (a full disk); `copies`
-    counts links that became copies while `link_refusal` holds an errno.
+    counts links that became copies while `link_refusal` holds an errno. `tally` counts what was
+    done to files: how many lost bytes in a crash, how many of them were torn, and how many writes a
+    full disk refused.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.link_refusal: int | None = None
         self.copies = 0
+        self.tally: Counter[str] = Counter()
         self._root = _Directory()
         self._numbers = itertools.count(1)
 
@@ -152,6 +160,24 @@ class FakeDisk:
         file.durable = data
         file.changed = next(self._numbers)
 
+    def durable(self, path: str) -> bytes | None:
+        """What a power loss now would surely leave of a file, if its name is durable, too."""
+        node: _File | _Directory | None = self._root
+        for part in parts_of(path):
+            if not isinstance(node, _Directory):
+                return None
+            node = node.durable.get(part)
+        return node.durable if isinstance(node, _File) else None
+
+    def files(self, under: str = "") -> Iterator[str]:
+        """The paths of all files below a directory, sorted."""
+        for name in self.list(under):
+            path = f"{under}/{name}" if under else name
+            if isinstance(self._find(path), _Directory):
+                yield from self.files(path)
+            else:
+                yield path
+
     def rot(self, path: str, position: int) -> None:
         """Flip a byte on the platter: not even the stamp changes."""
         file = self._file(path)
@@ -177,13 +203,20 @@ class FakeDisk:
             if isinstance(node, _Directory):
                 self._crash(node, keep, seen)
             else:
-                _tear(node, keep)
+                self.tally[_tear(node, keep)] += 1
 
     def _charge(self, size: int) -> None:
         if self.capacity_bytes is None:
             return
         if self.bytes_used() + size > self.capacity_bytes:
+            self.tally["refused"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def free_bytes(self) -> int:
+        """Bytes that may still be written."""
+        if self.capacity_bytes is None:
+            return ROOM_BYTES
+        return max(0, self.capacity_bytes - self.bytes_used())
 
     def bytes_used(self) -> int:
         """Bytes of all files, each counted once."""
@@ -239,8 +272,9 @@ class FakeDisk:
             node = child
 
 
-def _tear(file: _File, keep: Random | None) -> None:
-    """Lose bytes that were not synced: a prefix of the new ones stays, the rest of it as zeros."""
+def _tear(file: _File, keep: Random | None) -> str:
+    """Lose bytes that were not synced: a prefix of the new ones stays, the rest of it as zeros.
+    Returns what became of the file: whole, lost (what was new), or torn."""
     now, before = bytes(file.data), file.durable
     if keep is None or now == before:
         survivor = before
@@ -252,6 +286,9 @@ def _tear(file: _File, keep: Random | None) -> None:
         survivor = now[:written] + bytes(length - written)
     file.data = bytearray(survivor)
     file.durable = survivor
+    if survivor == now:
+        return "whole"
+    return "lost" if survivor == before else "torn"
 
 
 def _missing(path: str) -> FileNotFoundError:

@@ -71,6 +71,10 @@ class Schedule:
         """Take a loop away, e.g. with `FakeWire.crash` for a process that was killed."""
         self._entries.pop(name, None)
 
+    def has(self, name: str) -> bool:
+        """Whether there is a loop of this name."""
+        return name in self._entries
+
     def pause(self, name: str) -> None:
         """Stop a loop, as SIGSTOP would: what is sent to it waits."""
         self._entries[name].paused = True

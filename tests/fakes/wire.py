@@ -60,6 +60,7 @@ class Request:
     number: int
     sender: "FakeWire"
     to: Address
+    message: Message
     data: bytes
     payload: tuple[bytes, ...]
     peer: "Peer"
@@ -139,6 +140,14 @@ class FakeNetwork:
         """Lose what goes in one direction (answers of the other direction's requests too)."""
         self._cut.add((sender, receiver))
 
+    def mend(self, sender: Address, receiver: Address) -> None:
+        """Undo one cut."""
+        self._cut.discard((sender, receiver))
+
+    def is_cut(self, sender: Address, receiver: Address) -> bool:
+        """Whether nothing gets through in this direction."""
+        return (sender, receiver) in self._cut
+
     def heal(self) -> None:
         """Undo every partition and cut."""
         self._cut.clear()
@@ -182,7 +191,7 @@ class FakeNetwork:
             self.after(self._delay(), lambda: self._arrive(request))
 
     def _arrive(self, request: Request) -> None:
-        if (request.sender.origin, request.to) in self._cut:
+        if self.is_cut(request.sender.origin, request.to):
             return
         wire = self._wires.get(request.to)
         if wire is None or wire.token != request.sender.token:
@@ -194,7 +203,7 @@ class FakeNetwork:
 
     def bring_back(self, request: Request, origin: Address, news: Envelope) -> None:
         """Bring what became of a request to its sender."""
-        if (origin, request.sender.origin) not in self._cut:
+        if not self.is_cut(origin, request.sender.origin):
             self.after(self._delay(), lambda: request.sender.finish(request, news))
 
     def answer(
@@ -269,6 +278,7 @@ class FakeWire:
             number=next(self._numbers),
             sender=self,
             to=to,
+            message=message,
             data=data,
             payload=copy,
             peer=peer,

@@ -27,16 +27,18 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import ENDED
 from rhinoctl.protocol.messages import Message, decode, encode
 from rhinoctl.protocol.ports import Address
+from rhinoctl.protocol.ports import Clock
 from tests.fakes.clock import FakeClock
 from tests.fakes.schedule import Schedule
 from tests.fakes.store import FakeStore
-from tests.fakes.wire import QUIET, FakeNetwork, Faults, Request
+from tests.fakes.wire import NOWHERE, QUIET, FakeNetwork, Faults, Request
 from tests.fakes.world_host import Host
 from tests.fakes.world_input import Workload
 from tests.fakes.world_process import Killed, Process, ProcessStore, ProcessWire, Trap
 from tests.fakes.world_spark import Query, SparkDirectory
 
 JOB = JobName("counts")
+CONTROLLER = Address("controller")
 PATIENCE_S = 120.0
 """Virtual seconds after which something that should happen has not."""
 
@@ -106,7 +108,7 @@ class World:
         self.workload = workload or Workload(vnodes=vnodes, of=vnodes)
         self.chance = Random(seed)
         self.clock = FakeClock()
-        self.network = HostsNetwork(Random(seed + 1), self.clock, faults)
+        self.network = self.new_network(Random(seed + 1), faults)
         self.schedule = Schedule(self.network, Random(seed + 2))
         self.traps: list[Trap] = []
         self.hosts = {
@@ -124,14 +126,28 @@ class World:
             host.start_agent()
         self.start_controller()
 
+    # --- what a simulator makes otherwise --------------------------------------------------------
+
+    def new_network(self, chance: Random, faults: Faults) -> HostsNetwork:
+        """The network between all processes."""
+        return HostsNetwork(chance, self.clock, faults)
+
+    def process(self, name: str) -> Process:
+        """A process that starts now."""
+        return Process(name, self.traps)
+
+    def clock_of(self, host: str) -> Clock:
+        """The clock of a host."""
+        return self.clock
+
     # --- the controller --------------------------------------------------------------------------
 
     def start_controller(self) -> None:
         """Start the controller over its store."""
         assert self.controller is None
-        process = self._controller_process = Process("controller", self.traps)
-        address = Address("controller")
-        wire = self._controller_wire = ProcessWire(self.network.wire(None, origin=address), process)
+        process = self._controller_process = self.process("controller")
+        inner = self.network.wire(None, origin=CONTROLLER)
+        wire = self._controller_wire = ProcessWire(inner, process)
         settings = ControllerSettings(
             cluster=self.cluster,
             store="store",
@@ -142,7 +158,7 @@ class World:
         )
         self.controller = Controller(
             settings,
-            clock=self.clock,
+            clock=self.clock_of("controller"),
             wire=wire,
             store=ProcessStore(self._store, process),
             listening=self._listening,
@@ -171,12 +187,16 @@ class World:
         self.schedule.remove("controller")
         self.controller = self._controller_process = self._controller_wire = None
 
-    def submit(self, function: Callable[[Controller], Any]) -> "Future[Any]":
-        """A call of the API on its way. Raises ConnectionError while there is no controller."""
+    def submit(
+        self, function: Callable[[Controller], Any], origin: Address = NOWHERE
+    ) -> "Future[Any]":
+        """A call of the API on its way. Raises ConnectionError while there is no controller, or
+        none that `origin` reaches; an answer that does not get back never comes."""
         controller = self.controller
-        if controller is None:
+        if controller is None or self.network.is_cut(origin, CONTROLLER):
             raise ConnectionRefusedError("the controller does not run")
-        return controller.submit(lambda: function(controller))
+        future = controller.submit(lambda: function(controller))
+        return Future() if self.network.is_cut(CONTROLLER, origin) else future
 
     def call(self, function: Callable[[Controller], Any]) -> Any:
         """A call of the API, as the CLI makes it; raises what the API refuses with, and

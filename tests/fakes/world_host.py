@@ -62,13 +62,13 @@ class Host:
     def start_agent(self) -> None:
         """Start the agent, as `rhino_agent.__main__` does."""
         assert self.agent is None
-        process = self._process = Process(self.name, self._world.traps)
+        process = self._process = self._world.process(self.name)
         disk = ProcessDisk(self.disk, process)
         self._wire = ProcessWire(self._world.network.wire(self.address), process)
         try:
             ports = Ports(
                 settings=self._settings(),
-                clock=self._world.clock,
+                clock=self._world.clock_of(self.name),
                 wire=self._wire,
                 disk=disk,
                 launcher=self,
@@ -133,7 +133,7 @@ class Host:
         """Start an instance process (`rhino_agent.launcher.Launcher`)."""
         settings = codec.loads(InstanceSettings, self.disk.read(settings_path))
         pid = next(self._pids)
-        process = Process(f"{self.name}/{settings.instance}", self._world.traps)
+        process = self._world.process(f"{self.name}/{settings.instance}")
         started = self.instances[pid] = InstanceProcess(process, pid, settings)
         self._world.network.after(START_S, lambda: self._listen(started))
         return ProcessName(pid=pid, born=pid)
@@ -148,7 +148,7 @@ class Host:
         started.instance = Instance(
             settings,
             wire=wire,
-            clock=self._world.clock,
+            clock=self._world.clock_of(self.name),
             stores=DiskStores(disk),
             files=DiskFiles(disk),
             operator=bound_from_json(json.loads(settings.job.operator.spec)),

@@ -56,10 +56,14 @@ class Process:
     name: str
     traps: list[Trap] = field(default_factory=list)
     alive: bool = True
+    watch: Callable[["Process", str, bool], None] | None = None
 
     def touch(self, step: str, *, after: bool = False) -> None:
-        """The process does something; raises Killed if it is dead, or dies of it."""
+        """The process does something; raises Killed if it is dead, or dies of it. `watch`, which is
+        told first, may let time pass before it goes on."""
         if self.alive:
+            if self.watch is not None:
+                self.watch(self, step, after)
             for trap in self.traps:
                 if trap.matches(self.name, step, after=after):
                     trap.then()
@@ -127,7 +131,7 @@ class ProcessDisk:
             self._disk.remove(path)
 
     def free_bytes(self) -> int:
-        return 1 << 40
+        return self._disk.free_bytes()
 
 
 class ProcessWire:

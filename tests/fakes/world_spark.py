@@ -56,7 +56,8 @@ class SparkDirectory:
     """What Spark keeps durably: offsets planned by batch, and how far batches are committed.
 
     `outputs` is what the user's function has made of each batch, by protocol time: one entry a
-    call, since a batch may be put out more than once.
+    call, since a batch may be put out more than once. `waiting` rows have come to the source since
+    the last batch was planned, beyond what is usual.
     """
 
     query_id: str
@@ -65,6 +66,24 @@ class SparkDirectory:
     marks: dict[int, int] = field(default_factory=dict)
     outputs: dict[BatchTime, list[Totals]] = field(default_factory=dict)
     inputs: dict[BatchTime, list[Row]] = field(default_factory=dict)
+    waiting: int = 0
+
+    def lose_offsets(self) -> tuple[int, tuple[int, int]] | None:
+        """The newest file of the offset log is gone, if its batch is not committed: the next run
+        plans the batch anew, over what has come by then. Returns what was lost."""
+        batch = max(self.planned, default=-1)
+        if batch <= self.committed:
+            return None
+        self.waiting += 3
+        return batch, self.planned.pop(batch)
+
+    def lose_commit(self) -> bool:
+        """The newest file of the commit log is gone: the next run puts its batch out again. Spark
+        does not go back if the next one is planned already."""
+        if self.committed < 0 or max(self.planned) > self.committed:
+            return False
+        self.committed -= 1
+        return True
 
     @property
     def planned_to(self) -> int:
@@ -119,7 +138,7 @@ class Query:
         self._woken = False
         self._superseded = False
         self._counter = itertools.count(1)
-        self.process = Process(name, world.traps)
+        self.process = world.process(name)
         self._wire = ProcessWire(world.network.wire(None, origin=Address(name)), self.process)
         self._ear_wire = world.network.wire(None, origin=Address(name))
         world.schedule.add(name, self._wire.inner, self._life())
@@ -178,7 +197,8 @@ class Query:
         directory = self.directory
         if batch not in directory.planned:
             start = directory.planned[batch - 1][1] if batch else 0
-            rows = 0 if self.idle else self.workload.size(batch)
+            rows = 0 if self.idle else self.workload.size(batch) + directory.waiting
+            directory.waiting = 0
             directory.planned[batch] = (start, start + rows)
             directory.marks[batch] = directory.marks.get(batch - 1, 0) + self._woken
         self._woken = False
@@ -187,6 +207,8 @@ class Query:
         directory.outputs.setdefault(time, []).append(self.workload.totals(table))
         directory.inputs[time] = self.workload.rows(*directory.planned[batch])
         self.process.touch("then", after=True)
+        if directory.committed >= batch:
+            raise QueryFailed(f"batch {batch} is committed by another run: concurrent update")
         directory.committed = batch
         self.process.touch("commit", after=True)
 
@@ -211,7 +233,7 @@ class Query:
             start, end = self.directory.offsets(batch)
             run = BatchRun(
                 wire=self._wire,
-                clock=self._world.clock,
+                clock=self._world.clock_of("driver"),
                 lineage=self._lineage,
                 task=batches.Task(
                     time=BatchTime(self._generation, batch),
@@ -245,7 +267,7 @@ class Query:
         if self._lineage is not None:
             suspicion = views.Suspicion(session=self._lineage.session, worker=worker)
             with suppress(ConnectionError, RhinoError):
-                self._world.submit(lambda c: c.suspect(self.job, suspicion))
+                self._world.submit(lambda c: c.suspect(self.job, suspicion), Address(self.name))
 
     def _session(self, batch: int) -> Waits:
         if self._lineage is not None:
@@ -375,7 +397,7 @@ class Query:
         """A call to the controller. Raises QueryFailed for a refusal or silence."""
         deadline = self._world.clock.monotonic() + for_s
         try:
-            future = self._world.submit(function)
+            future = self._world.submit(function, Address(self.name))
             while True:
                 if self._world.clock.monotonic() >= deadline:
                     raise QueryFailed("the controller does not answer")

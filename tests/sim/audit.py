@@ -1,0 +1,158 @@
+"""What lies on the disks of a cluster, read without the product: checkpoints, logs, left-overs.
+
+What a checkpoint should have in it is worked out from the inputs; which batches a log should have,
+from the inputs and the decided records that went over the wire.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import blake3
+
+from rhinoctl.ids import BASE, BatchTime, Vnode, WorkerId
+from rhinoctl.protocol.epochs import Epoch
+from tests.fakes.cluster.invariants import require
+from tests.fakes.disk import FakeDisk
+from tests.fakes.world_input import vnode_of
+from tests.sim.checkers import Watching
+from tests.sim.cluster import SimWorld
+from tests.sim.plan import VNODES
+
+MANIFEST, STAMPS = "manifest.json", "stamps.json"
+HALF_MADE = re.compile(r"\.(tmp|incoming|gone)$")
+SEGMENT = re.compile(r"(\d+)-(-?\d+)-(\d+)-(\d+)\.(\d+)(?:\+\d+)?\.seg")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A complete checkpoint as its manifest describes it. `spoilt`: a file of it has rotted."""
+
+    worker: WorkerId
+    vnode: Vnode
+    path: str
+    last_batch: BatchTime
+    covers: BatchTime
+    spoilt: bool
+
+
+class Audit:
+    """Looks at all disks of a world."""
+
+    def __init__(self, world: SimWorld, watching: Watching, rotten: set[tuple[str, int]]) -> None:
+        self._world = world
+        self._watching = watching
+        self._rotten = rotten
+        self._seen: set[tuple[str, str, int]] = set()
+
+    def look(self) -> None:
+        """At any time: the log goes on from each checkpoint (invariant 5), files are what their
+        manifests say (8), and what is complete is so (7)."""
+        self._watching.check_complete()
+        epoch = self._epoch()
+        images = list(self._images())
+        for image in images:
+            self._check_files(image)
+        if epoch is None:
+            return
+        for worker in epoch.voters():
+            for vnode in epoch.fully_held_by(worker):
+                mine = [one for one in images if (one.worker, one.vnode) == (worker, vnode)]
+                self._check_log(worker, vnode, mine)
+
+    def end(self) -> None:
+        """When all is quiet and committed: checkpoints are the state that they claim to be (3), and
+        nothing undecided (13) or half made (8) is left."""
+        self.look()
+        self._check_images()
+        for worker, host in self._world.hosts.items():
+            if host.agent is not None:
+                self._check_left_over(worker)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _epoch(self) -> Epoch | None:
+        decided = self._watching.decided
+        return decided[-1].next_epoch if decided else None
+
+    def _root(self) -> str:
+        return f"jobs/{self._world.uid()}"
+
+    def _disk(self, worker: WorkerId) -> FakeDisk:
+        return self._world.hosts[worker].disk
+
+    def _images(self) -> Iterator[Image]:
+        for worker, host in self._world.hosts.items():
+            for vnode in host.disk.list(f"{self._root()}/ckpt"):
+                under = f"{self._root()}/ckpt/{vnode}"
+                for name in host.disk.list(under):
+                    if "." not in name:
+                        yield self._image(worker, Vnode(int(vnode)), f"{under}/{name}")
+
+    def _image(self, worker: WorkerId, vnode: Vnode, path: str) -> Image:
+        disk = self._disk(worker)
+        inodes = {disk.stamp(f"{path}/{name}") for name in disk.list(path)}
+        spoilt = any(s is not None and (str(worker), s.inode) in self._rotten for s in inodes)
+        require(disk.size(f"{path}/{MANIFEST}") is not None, 8, f"{worker}: {path}: no manifest")
+        if spoilt:
+            return Image(worker, vnode, path, BASE, BASE, spoilt=True)
+        body = json.loads(bytes(disk.read(f"{path}/{MANIFEST}")))["body"]
+        last_batch, covers = BatchTime(*body["last_batch"]), BatchTime(*body["covers"])
+        return Image(worker, vnode, path, last_batch, covers, spoilt=False)
+
+    # --- 8: files --------------------------------------------------------------------------------
+
+    def _check_files(self, image: Image) -> None:
+        """A file of a checkpoint is never changed or deleted while the checkpoint is there."""
+        if image.spoilt:
+            return
+        disk = self._disk(image.worker)
+        body = json.loads(bytes(disk.read(f"{image.path}/{MANIFEST}")))["body"]
+        for entry in body["files"]:
+            path = f"{image.path}/{entry['name']}"
+            stamp = disk.stamp(path)
+            require(stamp is not None, 8, f"{image.worker}: {path} is gone")
+            assert stamp is not None
+            key = (str(image.worker), entry["blake3"], stamp.inode)
+            if key not in self._seen:
+                found = blake3.blake3(bytes(disk.read(path))).hexdigest()
+                require(found == entry["blake3"], 8, f"{image.worker}: {path} is another one")
+                self._seen.add(key)
+
+    # --- 5: the log ------------------------------------------------------------------------------
+
+    def _check_log(self, worker: WorkerId, vnode: Vnode, images: list[Image]) -> None:
+        """From the oldest checkpoint on each decided batch with rows of the vnode is in the log."""
+        if any(image.spoilt for image in images):
+            return
+        oldest = min((image.covers for image in images), default=BASE)
+        names = self._disk(worker).list(f"{self._root()}/log")
+        there = {BatchTime(int(p[1]), int(p[2])) for p in map(SEGMENT.fullmatch, names) if p}
+        for record in self._watching.decided:
+            if record.is_batch and record.time > oldest and record.rows.get(vnode, 0):
+                says = f"{worker} lacks batch {record.time} of vnode {vnode}, goes on from {oldest}"
+                require(record.time in there, 5, says)
+
+    # --- 3: checkpoints --------------------------------------------------------------------------
+
+    def _check_images(self) -> None:
+        """The tables of each checkpoint are what the inputs up to it make of the vnode."""
+
+    # --- 8 and 13: left-overs ----------------------------------------------------------------------
+
+    def _check_left_over(self, worker: WorkerId) -> None:
+        disk, decided = self._disk(worker), {r.id for r in self._watching.decided}
+        attempts = {(*i.position, *i.attempt) for i in decided}
+        for name in disk.list(f"{self._root()}/log"):
+            parts = SEGMENT.fullmatch(name)
+            require(parts is not None, 13, f"{worker} has {name} in its log")
+            assert parts is not None
+            key = tuple(int(p) for p in parts.groups())
+            newest = max(attempts)
+            require(key in attempts or key > newest, 13, f"{worker} has kept {name}")
+
+
+def rows_of(rows: list[tuple[str, int]], vnode: Vnode) -> list[tuple[str, int]]:
+    """The rows of a vnode."""
+    return [row for row in rows if vnode_of(row[0], VNODES) == vnode]

@@ -1,0 +1,173 @@
+"""The world of the fakes, with clocks, a network and processes that faults of a plan reach.
+
+Every step of every process goes into `digest`, so that two runs can be compared.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
+from typing import Any, Protocol
+
+from rhinoctl.control.controller import Controller
+from rhinoctl.ids import WorkerId
+from rhinoctl.protocol.ports import Address, Clock
+from tests.fakes.clock import HostClock
+from tests.fakes.wire import NOWHERE, Faults
+from tests.fakes.world import World
+from tests.fakes.world_input import Workload
+from tests.fakes.world_process import Process
+from tests.fakes.world_windows import WindowedWorkload
+from tests.sim import faults as f
+from tests.sim.network import SimNetwork, WireWatch
+from tests.sim.plan import VNODES, Plan
+
+STALLS_MAX = 3
+"""Processes that stand in the middle of a step at a time: turns nest, and so do they."""
+
+LEISURE = 2.0
+
+
+class Watch(WireWatch, Protocol):
+    """Who sees all that happens."""
+
+    def stepped(self, process: str, step: str, *, after: bool) -> None: ...
+
+
+class SimWorld(World):
+    """A cluster as a plan wants it. `struck` counts what faults have really done."""
+
+    network: SimNetwork
+
+    def __init__(self, plan: Plan) -> None:
+        setup = plan.setup
+        self.struck: Counter[type[f.Fault]] = Counter()
+        self.digest = hashlib.blake2b(digest_size=8)
+        self.watch: Watch | None = None
+        self._clocks: dict[str, HostClock] = {}
+        self._processes: dict[str, Process] = {}
+        self._frozen: dict[str, tuple[Process, float]] = {}
+        self._slow: dict[str, tuple[float, float]] = {}
+        self._stalled = 0
+        self._calls_lost = 0
+        workload = (WindowedWorkload if setup.windows else Workload)(vnodes=VNODES, of=VNODES)
+        super().__init__(
+            plan.seed,
+            workers=setup.workers,
+            vnodes=VNODES,
+            instances=setup.instances,
+            replication=setup.replication,
+            faults=Faults(delay_s=setup.delays_s),
+            workload=workload,
+            leisure=LEISURE,
+        )
+        self.network.addresses = {host.address: str(host.name) for host in self.hosts.values()}
+
+    def look(self, watch: Watch) -> None:
+        """Have everything that happens seen from now on."""
+        self.watch = self.network.watch = watch
+
+    # --- what the world is made of ---------------------------------------------------------------
+
+    def new_network(self, chance: Random, faults: Faults) -> SimNetwork:
+        return SimNetwork(chance, self.clock, faults, self.struck)
+
+    def process(self, name: str) -> Process:
+        started = self._processes[name] = Process(name, self.traps, watch=self._stepped)
+        return started
+
+    def clock_of(self, host: str) -> Clock:
+        return self.host_clock(host)
+
+    def host_clock(self, host: str) -> HostClock:
+        """A host's clock, whose wall may jump."""
+        return self._clocks.setdefault(host, HostClock(self.clock))
+
+    def submit(
+        self, function: Callable[[Controller], Any], origin: Address = NOWHERE
+    ) -> "Future[Any]":
+        future = super().submit(function, origin)
+        if self._calls_lost and self.network.host_of(origin) == "driver":
+            self._calls_lost -= 1
+            self.struck[f.LoseCall] += 1
+            return Future()
+        return future
+
+    def controller_store(self) -> list[tuple[bytes, bytes]]:
+        """What the controller has persisted."""
+        return list(self._store.scan())
+
+    # --- what faults do to processes -------------------------------------------------------------
+
+    def lose_call(self) -> None:
+        """The answer to the next call of a driver does not get back."""
+        self._calls_lost += 1
+
+    def freeze(self, name: str, for_s: float) -> None:
+        """SIGSTOP: between two turns or, if the process is in the middle of one, at its next step.
+        It is continued, unless it is dead by then."""
+        process, stopped = self._processes.get(name), self._loops(name)
+        if process is None or not process.alive or not stopped:
+            return
+        self.struck[f.Freeze] += 1
+        self._frozen[name] = (process, self.clock.monotonic() + for_s)
+        for entry in stopped:
+            self.schedule.pause(entry)
+
+        def thaw() -> None:
+            for entry in stopped:
+                if self.schedule.has(entry):
+                    self.schedule.resume(entry)
+
+        self.network.after(for_s, thaw)
+
+    def slow_down(self, fault: f.SlowDisk) -> None:
+        """Syncs of a worker's agent take so long for a while."""
+        self._slow[fault.worker] = (self.clock.monotonic() + fault.for_s, fault.sync_s)
+
+    def heal(self) -> None:
+        """Nothing more of what lasts; what is frozen goes on."""
+        self.traps.clear()
+        self.network.heal()
+        self._slow.clear()
+        self._frozen.clear()
+        self._calls_lost = 0
+        for host in self.hosts.values():
+            host.disk.capacity_bytes = None
+        for name in list(self._processes):
+            for entry in self._loops(name):
+                self.schedule.resume(entry)
+
+    def _loops(self, process: str) -> list[str]:
+        worker, _, instance = process.partition("/")
+        entries = [process, f"{process}-ear"]
+        if instance:
+            pids = self.hosts[WorkerId(worker)].pids(instance)
+            entries = [f"{worker}#{pid}" for pid in pids]
+        return [name for name in entries if self.schedule.has(name)]
+
+    def _stepped(self, process: Process, step: str, after: bool) -> None:
+        """A process is about to do something, or has done it."""
+        now = self.clock.monotonic()
+        self.digest.update(f"{now:.6f} {process.name} {self._without_uids(step)} {after}".encode())
+        if self.watch is not None:
+            self.watch.stepped(process.name, step, after=after)
+        stopped, until = self._frozen.get(process.name, (None, 0.0))
+        wait_s = until - now if stopped is process else 0.0
+        slow_until, sync_s = self._slow.get(process.name, (0.0, 0.0))
+        if after and slow_until > now and step.startswith(("disk.sync", "disk.write_atomic")):
+            self.struck[f.SlowDisk] += 1
+            wait_s = max(wait_s, sync_s)
+        if wait_s > 0 and self._stalled < STALLS_MAX:
+            self._stalled += 1
+            try:
+                self.schedule.run(wait_s, lambda: not process.alive)
+            finally:
+                self._stalled -= 1
+
+    def _without_uids(self, step: str) -> str:
+        """The step without what is drawn by the machine and not by the seed."""
+        for uid in self._uids.values():
+            step = step.replace(uid, "JOB")
+        return step

@@ -1,0 +1,168 @@
+"""One seed: safety, liveness, judgement."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rhinoctl.ids import Vnode, WorkerId
+from rhinoctl.protocol import views
+from rhinoctl.protocol.handover import ENDED
+from tests.sim import faults as f
+from tests.sim.audit import Audit
+from tests.sim.checkers import Watching
+from tests.sim.cluster import SimWorld
+from tests.sim.plan import Plan
+from tests.sim.striking import Striking
+
+SAFETY_S = 300.0
+"""Virtual seconds in which a plan is carried out: nothing in it waits for the cluster."""
+
+LIVENESS_S = 900.0
+"""In which each operation ends, and the job goes on: longer than any deadline of the product."""
+
+PERSON_S = 45.0
+"""So long a person looks at a job that does not go on before they type a failover."""
+
+BATCHES = 5
+"""Demanded in the liveness phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a seed. `finding` is None if nothing was found."""
+
+    plan: Plan
+    finding: BaseException | None
+    done: tuple[str, ...]
+    failures: tuple[str, ...]
+    struck: Counter[type[f.Fault]]
+    digest: str
+    virtual_s: float
+
+    @property
+    def kind(self) -> str:
+        """What was found, without its particulars: to compare findings of one seed."""
+        if self.finding is None:
+            return "nothing"
+        number = getattr(self.finding, "invariant", "")
+        return f"{type(self.finding).__name__} {number}".strip()
+
+
+class Simulation:
+    """A run of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.world = SimWorld(plan)
+        self.watching = Watching(self.world)
+        self.world.look(self.watching)
+        self.striking: Striking | None = None
+
+    def run(self) -> None:
+        """Raises what is found."""
+        self.striking = Striking(self.world, self.plan)
+        self.audit = Audit(self.world, self.watching, self.striking.rotten)
+        self._safety(self.striking)
+        self._liveness(self.striking)
+        self._judgement(self.striking)
+
+    # --- phases ----------------------------------------------------------------------------------
+
+    def _safety(self, striking: Striking) -> None:
+        striking.begin()
+        done = len(striking.done)
+
+        def something_happened() -> bool:
+            return striking.over or len(striking.done) > done
+
+        while not striking.over:
+            self.world.until(something_happened, "the plan's end", SAFETY_S)
+            done = len(striking.done)
+            self.audit.look()
+
+    def _liveness(self, striking: Striking) -> None:
+        world = self.world
+        world.heal()
+        outsider = self._outsider()
+        if outsider is not None:
+            striking.note(f"{outsider} stays dead")
+            world.hosts[WorkerId(outsider)].lose()
+        striking.kill_drivers(besides=striking.query)
+        striking.query.idle = False
+        striking.revive(besides=outsider)
+        self._goes_on(outsider)
+        for operation in world.controller_views():
+            if operation.phase not in ENDED:
+                world.until_ended(operation.id, within_s=LIVENESS_S)
+        self._goes_on(outsider)
+        self.audit.look()
+
+    def _outsider(self) -> str | None:
+        """Who stays dead: it must not be the only one that has all of a vnode."""
+        outsider = self.plan.setup.outsider
+        for record in self.watching.decided[-1:] if outsider is not None else ():
+            epoch = record.next_epoch
+            holders = [set(epoch.full_holders(Vnode(v))) for v in epoch.vnodes()]
+            if any(held <= {outsider} for held in holders):
+                return None
+        return outsider
+
+    def _goes_on(self, outsider: str | None) -> None:
+        """The job commits some batches more; a person is asked where the brakes of failover hold,
+        and where offsets were lost."""
+        striking, world = self.striking, self.world
+        assert striking is not None
+        directory = striking.query.directory
+        wanted = directory.committed + BATCHES
+        waited = 0.0
+        while not world.schedule.run(PERSON_S, lambda: directory.committed >= wanted):
+            waited += PERSON_S
+            if waited > LIVENESS_S:
+                why = striking.query.failures[-3:]
+                raise AssertionError(f"no batch {wanted} in {waited:.0f} s: {why}")
+            striking.repair()
+            if outsider is not None:
+                request = views.FailoverRequest(target=outsider)
+                striking.note(f"a person types: failover {outsider}")
+                striking.ask(f.Failover(worker=outsider), lambda c: c.failover(request))
+
+    def _judgement(self, striking: Striking) -> None:
+        world = self.world
+        last = self.plan.setup.lost_last
+        query = striking.query
+        world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
+        self.audit.end()
+        epoch = world.epoch()
+        copies = min(len(epoch.full_holders(Vnode(v))) for v in epoch.vnodes())
+        if last is None or copies < 2:
+            return
+        striking.note(f"{last} is lost for good")
+        world.hosts[WorkerId(last)].lose()
+        striking.start_driver()
+        self._goes_on(last)
+        query = striking.query
+        world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
+        self.audit.end()
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a plan to its end, or to the first finding."""
+    simulation = Simulation(plan)
+    finding: BaseException | None = None
+    try:
+        simulation.run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # whatever a loop raises is a finding
+        finding = fault
+    striking, world = simulation.striking, simulation.world
+    for host in world.hosts.values():
+        world.struck[f.FullDisk] += host.disk.tally["refused"]
+    return Outcome(
+        plan=plan,
+        finding=finding,
+        done=tuple(striking.done) if striking is not None else (),
+        failures=tuple(striking.query.failures) if striking is not None else (),
+        struck=world.struck,
+        digest=world.digest.hexdigest(),
+        virtual_s=world.clock.monotonic(),
+    )

@@ -1,0 +1,3 @@
+"""Seeds that have found something: every run of the tests repeats them."""
+
+FOUND: tuple[int, ...] = ()
