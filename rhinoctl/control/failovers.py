@@ -368,7 +368,7 @@ class Failovers:
     ) -> FailoverDocument:
         """Begin one, or give more up in the one that runs."""
         running, why = self.registry.recovering(document.spec.uid), "asked for"
-        if running is None or running.failover.phase is not hm.Phase.ARMED:
+        if running is None:
             return self._begin(document, gone, choice, why, plan, force=force)
         more = recovery.with_more(running.failover, gone, why)
         more = replace(more, force=more.force or force)

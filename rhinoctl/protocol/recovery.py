@@ -62,9 +62,12 @@ def stops(gone: GivenUp, handover: Handover) -> bool:
 
 
 def with_more(state: Failover, gone: GivenUp, why: str) -> Failover:
-    """The same failover, which gives up more."""
+    """The same failover, which gives up more: another cut, if one is decided already. Two failovers
+    would wait for each other's victims."""
     more = state.gone | gone
-    return state if more == state.gone else replace(state, gone=more, why=f"{state.why}; {why}")
+    if more == state.gone:
+        return state
+    return replace(state, gone=more, why=f"{state.why}; {why}", phase=Phase.ARMED)
 
 
 def step(

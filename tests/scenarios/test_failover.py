@@ -246,6 +246,25 @@ def test_a_worker_is_lost_during_a_rescale(gone: str, instances: int, phase: Pha
     end(world, query)
 
 
+def test_a_worker_is_lost_while_the_heirs_of_another_recover() -> None:
+    """The first failover would wait for the second victim, the second for the first failover."""
+    world = World(workers=4, instances=4, replication=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    cut = world.trap("w2", "disk.sync", lambda: None, holding="-1-")  # step 1: an epoch record
+    world.hosts["w1"].lose()
+    world.until_sprung(cut)
+    lost = world.trap("w2", "reply SealAnswer", world.hosts["w2"].lose, after=True)
+    world.until_sprung(lost)
+    world.until(lambda: failovers(world)[0].phase is Phase.MARKED)
+    world.failover("w2")
+    goes_on(world, query, 30.0)
+    (view,) = failovers(world)
+    assert view.lost == ("w1", "w2")
+    assert world.until_ended(view.id).phase is Phase.COMPLETE
+    end(world, query)
+
+
 def test_two_workers_are_lost_one_after_the_other() -> None:
     world, query = started(workers=4)
     world.hosts["w1"].lose()
