@@ -56,7 +56,7 @@ class Audit:
             self._check_files(image)
         if epoch is None:
             return
-        for worker in epoch.voters():
+        for worker in sorted(epoch.voters()):
             for vnode in epoch.fully_held_by(worker):
                 mine = [one for one in images if (one.worker, one.vnode) == (worker, vnode)]
                 self._check_log(worker, vnode, mine)
@@ -123,10 +123,11 @@ class Audit:
     # --- 5: the log ------------------------------------------------------------------------------
 
     def _check_log(self, worker: WorkerId, vnode: Vnode, images: list[Image]) -> None:
-        """From the oldest checkpoint on each decided batch with rows of the vnode is in the log."""
+        """From the older of the two newest checkpoints on each decided batch with rows of the vnode
+        is in the log. Older ones are kept for a transfer at most."""
         if any(image.spoilt for image in images):
             return
-        oldest = min((image.covers for image in images), default=BASE)
+        oldest = min(sorted((image.covers for image in images), reverse=True)[:2], default=BASE)
         names = self._disk(worker).list(f"{self._root()}/log")
         there = {BatchTime(int(p[1]), int(p[2])) for p in map(SEGMENT.fullmatch, names) if p}
         for record in self._watching.decided:

@@ -238,7 +238,9 @@ class Striking:
             return
         batch, planned, mark = pending[0]
         self._lost_offsets.remove(pending[0])
-        self._lost_offsets.append((batch, directory.planned[batch], directory.marks[batch]))
+        if batch in directory.planned:
+            other = (batch, directory.planned[batch], directory.marks[batch])
+            self._lost_offsets.append(other)
         self.note(f"the offsets of batch {batch} are restored")
         self.kill_drivers()
         directory.planned[batch], directory.marks[batch] = planned, mark
