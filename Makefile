@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check e2e e2e-short crash bench
+.PHONY: help setup demo test check e2e e2e-short crash sim bench
 
 help:  ## show the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,10 @@ e2e-short: setup  ## the part of the end-to-end tests that CI runs: real process
 
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
 	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash
+
+sim: setup  ## break a simulated cluster: SEEDS=200, SEEDS=0:200, SECONDS=180, SEED=17 [SHRINK=1]
+	$(BIN)/python -m tests.sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(SHRINK),--shrink)
 
 bench: setup  ## measure what handovers, losses and copies cost, and the throughput beside Spark's own
 	$(BIN)/python -m tests.bench.handover_pause

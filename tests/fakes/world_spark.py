@@ -57,7 +57,7 @@ class SparkDirectory:
 
     `outputs` is what the user's function has made of each batch, by protocol time: one entry a
     call, since a batch may be put out more than once. `waiting` rows have come to the source since
-    the last batch was planned, beyond what is usual.
+    the last batch was planned, beyond what is usual; `newest` is the last that was ever planned.
     """
 
     query_id: str
@@ -67,6 +67,7 @@ class SparkDirectory:
     outputs: dict[BatchTime, list[Totals]] = field(default_factory=dict)
     inputs: dict[BatchTime, list[Row]] = field(default_factory=dict)
     waiting: int = 0
+    newest: int = -1
 
     def lose_offsets(self) -> tuple[int, tuple[int, int]] | None:
         """The newest file of the offset log is gone, if its batch is not committed: the next run
@@ -80,7 +81,7 @@ class SparkDirectory:
     def lose_commit(self) -> bool:
         """The newest file of the commit log is gone: the next run puts its batch out again. Spark
         does not go back if the next one is planned already."""
-        if self.committed < 0 or max(self.planned) > self.committed:
+        if self.committed < 0 or self.newest > self.committed:
             return False
         self.committed -= 1
         return True
@@ -198,7 +199,7 @@ class Query:
         if batch not in directory.planned:
             start = directory.planned[batch - 1][1] if batch else 0
             rows = 0 if self.idle else self.workload.size(batch) + directory.waiting
-            directory.waiting = 0
+            directory.waiting, directory.newest = 0, batch
             directory.planned[batch] = (start, start + rows)
             directory.marks[batch] = directory.marks.get(batch - 1, 0) + self._woken
         self._woken = False

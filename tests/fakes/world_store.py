@@ -78,7 +78,7 @@ class DiskStores:
             image = bytes(self._disk.read(f"{base}/{name}"))
             _check(f"{base}/{name}", image, name.partition("-")[2].removesuffix(".sst"))
             self._disk.link(f"{base}/{name}", f"{live}/{name}")
-            store.write(_entries(image))
+            store.write(entries_of(image))
         store.flush()
         return store
 
@@ -91,7 +91,8 @@ def _check(path: str, data: bytes, checksum: str) -> None:
         raise CorruptFile(f"{path}: bad checksum", remedy="use another checkpoint")
 
 
-def _entries(image: bytes) -> WriteBatch:
+def entries_of(image: bytes) -> WriteBatch:
+    """What a table has in it."""
     keys, values, at = [], [], 0
     while at < len(image):
         key_size, value_size = SIZES.unpack_from(image, at)

@@ -15,12 +15,18 @@ from rhinoctl.ids import BASE, BatchTime, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from tests.fakes.cluster.invariants import require
 from tests.fakes.disk import FakeDisk
-from tests.fakes.world_input import vnode_of
+from tests.fakes.store import FakeStore
+from tests.fakes.world_input import Row, Totals, vnode_of
+from tests.fakes.world_store import entries_of
+from tests.fakes.world_windows import WindowedWorkload
 from tests.sim.checkers import Watching
 from tests.sim.cluster import SimWorld
 from tests.sim.plan import VNODES
 
-MANIFEST, STAMPS = "manifest.json", "stamps.json"
+Touched = dict[Vnode, BatchTime]
+"""The last batch that touched each vnode."""
+
+MANIFEST = "manifest.json"
 HALF_MADE = re.compile(r"\.(tmp|incoming|gone)$")
 SEGMENT = re.compile(r"(\d+)-(-?\d+)-(\d+)-(\d+)\.(\d+)(?:\+\d+)?\.seg")
 
@@ -45,6 +51,7 @@ class Audit:
         self._watching = watching
         self._rotten = rotten
         self._seen: set[tuple[str, str, int]] = set()
+        self._windows = isinstance(world.workload, WindowedWorkload)
 
     def look(self) -> None:
         """At any time: the log goes on from each checkpoint (invariant 5), files are what their
@@ -138,7 +145,45 @@ class Audit:
     # --- 3: checkpoints --------------------------------------------------------------------------
 
     def _check_images(self) -> None:
-        """The tables of each checkpoint are what the inputs up to it make of the vnode."""
+        """The tables of each checkpoint are what the inputs up to it make of the vnode, and its
+        last batch is the last that had rows for it (for windows: that rows or time touched it)."""
+        images = [image for image in self._images() if not image.spoilt]
+        history = self._history({image.covers for image in images})
+        for image in images:
+            where = f"{image.worker}: {image.path}, which covers {image.covers}"
+            totals, touched = history[image.covers]
+            mine = {k: v for k, v in totals.items() if _vnode(k) == image.vnode}
+            require(self._state_in(image) == mine, 3, f"{where}, is not the state as of then")
+            if not self._windows:
+                last = touched.get(image.vnode, BASE)
+                require(image.last_batch == last, 3, f"{where}, says {image.last_batch}, is {last}")
+
+    def _history(self, moments: set[BatchTime]) -> dict[BatchTime, tuple[Totals, Touched]]:
+        """What the inputs up to each of these batches come to, and what they touched last."""
+        expected = self._world.workload.expected()
+        touched: Touched = {}
+        inputs: dict[BatchTime, list[Row]] = {}
+        for query in self._world.queries:
+            inputs |= query.directory.inputs
+        found: dict[BatchTime, tuple[Totals, Touched]] = {}
+        for time in sorted({*inputs, *moments}):
+            rows = inputs.get(time, [])
+            if time in inputs:
+                expected.take(time, rows)
+            touched |= {vnode_of(key, VNODES): time for key, _ in rows}
+            if time in moments:
+                found[time] = (dict(expected.totals), dict(touched))
+        return found
+
+    def _state_in(self, image: Image) -> Totals:
+        disk, store = self._disk(image.worker), FakeStore()
+        for name in disk.list(image.path):
+            if name.endswith(".sst"):
+                store.write(entries_of(bytes(disk.read(f"{image.path}/{name}"))))
+        found: Totals = {}
+        for piece in self._world.workload.bound().scan(store):
+            found |= self._world.workload.totals(piece)
+        return found
 
     # --- 8 and 13: left-overs ----------------------------------------------------------------------
 
@@ -154,6 +199,6 @@ class Audit:
             require(key in attempts or key > newest, 13, f"{worker} has kept {name}")
 
 
-def rows_of(rows: list[tuple[str, int]], vnode: Vnode) -> list[tuple[str, int]]:
-    """The rows of a vnode."""
-    return [row for row in rows if vnode_of(row[0], VNODES) == vnode]
+def _vnode(name: str) -> Vnode:
+    """Where a key lives, or a key in a window."""
+    return vnode_of(name.rpartition("/")[2], VNODES)

@@ -47,20 +47,22 @@ class Plan:
     seed: int
     setup: Setup
     events: tuple[f.Planned, ...]
+    numbers: tuple[int, ...]
 
     def without(self, left_out: frozenset[int]) -> "Plan":
-        """The same plan with some faults left out, and the time before the others kept."""
-        kept, waits = [], 0.0
-        for number, event in enumerate(self.events):
+        """The same plan with some faults (by number) left out, and the others in their time."""
+        events, numbers, waits = [], [], 0.0
+        for number, event in zip(self.numbers, self.events, strict=True):
             waits += event.wait_s
             if number not in left_out:
-                kept.append(replace(event, wait_s=waits))
+                events.append(replace(event, wait_s=waits))
+                numbers.append(number)
                 waits = 0.0
-        return replace(self, events=tuple(kept))
+        return replace(self, events=tuple(events), numbers=tuple(numbers))
 
     def __str__(self) -> str:
-        lines = [f"{self.setup}", *(f"{n:4d}  {event}" for n, event in enumerate(self.events))]
-        return "\n".join(lines)
+        listed = zip(self.numbers, self.events, strict=True)
+        return "\n".join([f"{self.setup}", *(f"{n:4d}  {event}" for n, event in listed)])
 
 
 def plan_of(seed: int) -> Plan:
@@ -69,7 +71,7 @@ def plan_of(seed: int) -> Plan:
     setup = _setup(chance)
     draw = _Draw(chance, setup)
     events = tuple(draw.planned() for _ in range(chance.randint(*FAULTS)))
-    return Plan(seed=seed, setup=setup, events=events)
+    return Plan(seed=seed, setup=setup, events=events, numbers=tuple(range(len(events))))
 
 
 def _setup(chance: Random) -> Setup:

@@ -89,6 +89,10 @@ class Simulation:
         striking.kill_drivers(besides=striking.query)
         striking.query.idle = False
         striking.revive(besides=outsider)
+        if self._others_are_given_up(outsider):
+            outsider = None
+            striking.note("so many cannot be lost: it is started, too")
+            striking.revive()
         self._goes_on(outsider)
         for operation in world.controller_views():
             if operation.phase not in ENDED:
@@ -105,6 +109,17 @@ class Simulation:
             if any(held <= {outsider} for held in holders):
                 return None
         return outsider
+
+    def _others_are_given_up(self, outsider: str | None) -> bool:
+        """Whether a failover is under way that gives up another worker, whether it lives or not."""
+        controller = self.world.controller
+        if outsider is None or controller is None:
+            return False
+        return any(
+            set(view.lost) - {outsider}
+            for view in controller.operation_list().operations
+            if view.phase not in ENDED
+        )
 
     def _goes_on(self, outsider: str | None) -> None:
         """The job commits some batches more; a person is asked where the brakes of failover hold,

@@ -1,0 +1,129 @@
+"""``python -m tests.sim``: run seeds and tell what was found. `make sim` calls it.
+
+Exit codes: 0 nothing was found, 1 something was, 2 usage.
+"""
+
+import argparse
+import logging
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tests.sim import faults as f
+from tests.sim.plan import Plan, plan_of
+from tests.sim.run import Outcome, simulate
+from tests.sim.shrinking import shrink
+
+FINDINGS_MAX = 5
+"""After so many seeds that found something the rest is not run."""
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    given = _arguments()
+    logging.disable(logging.CRITICAL)
+    if given.seed is not None:
+        return _replay(plan_of(given.seed).without(frozenset(given.without)), given.shrink)
+    seeds, deadline = _seeds(given)
+    return _run(seeds, deadline)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("--seeds", help="how many new ones, or FIRST:LAST+1")
+    parser.add_argument("--seconds", type=float, help="as many new ones as fit")
+    parser.add_argument("--seed", type=int, help="one, told in full")
+    parser.add_argument("--without", type=_numbers, default=(), help="faults to leave out: 0,3,4")
+    parser.add_argument("--shrink", action="store_true", help="look for the fewest faults")
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+def _seeds(given: argparse.Namespace) -> tuple[Iterable[int], float]:
+    """The seeds to run, and when to stop (a monotonic moment)."""
+    first, colon, last = (given.seeds or "").partition(":")
+    if colon:
+        return range(int(first), int(last)), float("inf")
+    base = time.time_ns() // 1000 % 1_000_000_000
+    if given.seconds is not None:
+        print(f"new seeds from {base} on, for {given.seconds:.0f} s", flush=True)
+        return range(base, sys.maxsize), time.monotonic() + given.seconds
+    many = int(first or 100)
+    print(f"{many} new seeds from {base} on: {base}:{base + many}", flush=True)
+    return range(base, base + many), float("inf")
+
+
+def _run(seeds: Iterable[int], deadline: float) -> int:
+    began, outcomes, found = time.monotonic(), 0, 0
+    struck: Counter[type[f.Fault]] = Counter()
+    virtual_s = 0.0
+    for outcome in _outcomes(seeds, deadline):
+        outcomes += 1
+        virtual_s += outcome.virtual_s
+        struck += outcome.struck
+        if outcome.finding is not None:
+            found += 1
+            _tell(outcome)
+            if found == FINDINGS_MAX:
+                break
+    took_s = time.monotonic() - began
+    rate = outcomes / took_s if took_s else 0.0
+    print(
+        f"{outcomes} seeds in {took_s:.0f} s ({rate:.2f} a second, {virtual_s / 3600:.1f} hours of"
+        f" virtual time); {found} found something"
+    )
+    never = sorted(kind.__name__ for kind in f.KINDS if not struck[kind])
+    if never:
+        print(f"faults that never struck: {', '.join(never)}")
+    return 1 if found else 0
+
+
+def _outcomes(seeds: Iterable[int], deadline: float) -> Iterator[Outcome]:
+    for seed in seeds:
+        if time.monotonic() >= deadline:
+            return
+        yield simulate(plan_of(seed))
+
+
+def _replay(plan: Plan, shrinking: bool) -> int:
+    outcome = simulate(plan)
+    if outcome.finding is not None and shrinking:
+        outcome = shrink(outcome)
+    _tell(outcome)
+    return 0 if outcome.finding is None else 1
+
+
+def _tell(outcome: Outcome) -> None:
+    """All that is needed to run it again, and to understand it."""
+    plan = outcome.plan
+    left_out = sorted(set(range(len(plan_of(plan.seed).events))) - set(plan.numbers))
+    again = f"make sim SEED={plan.seed}"
+    if left_out:
+        again += f" WITHOUT={','.join(map(str, left_out))}"
+    print(f"\nseed {plan.seed} at commit {_commit()}: found {outcome.kind}")
+    print(f"the plan: {plan}")
+    print("what was done:", *outcome.done, sep="\n  ")
+    for failure in dict.fromkeys(outcome.failures[-8:]):
+        print(f"  the query failed: {failure}")
+    if outcome.finding is not None:
+        print(f"the finding: {outcome.finding}")
+        for line in traceback.format_tb(outcome.finding.__traceback__)[-4:]:
+            print(line, end="")
+    print(f"digest {outcome.digest}, {outcome.virtual_s:.1f} s of virtual time")
+    print(f"again: {again}\n", flush=True)
+
+
+def _commit() -> str:
+    asked = ["git", "describe", "--always", "--dirty"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
