@@ -11,7 +11,8 @@ read.
 
 Invariants (numbers of the design, section 10):
 
-4.  What `seal` and `add_piece` return from is there after a power loss, with every slice.
+4.  What `seal` and `add_piece` return from is there after a power loss, with every slice; and so is
+    what `load` returns.
 9.  A segment that cannot be read is an error if a later record follows it, since it was decided
     then. Otherwise its seal never ended: it promised nothing, and is removed.
 13. Dropping an attempt leaves no trace of it, also after a power loss.
@@ -98,6 +99,9 @@ class WorkerLog:
     def load(self) -> tuple[DecisionRecord, ...]:
         """Read every segment; those never sealed are removed. Returns the sealed records.
 
+        What was read may have been in memory only, left by a process that was killed before its
+        fsync: it is made durable before anybody hears of it.
+
         Raises CorruptFile, naming the file, for a segment that was decided and cannot be read, and
         ForeignManifest for a file that is no segment.
         """
@@ -119,6 +123,7 @@ class WorkerLog:
                 self._index(segment, piece)
             else:
                 self._discard(segment)
+        self._disk.sync([segment.path for segment in self._segments.values()])
         return self.records()
 
     def _is_intact(self, segment: Segment) -> bool:

@@ -278,6 +278,8 @@ class Striking:
         future.add_done_callback(answered)
 
     def _handover(self, fault: f.Handover) -> None:
+        if all(host.agent is None for host in self._world.hosts.values()):
+            return
         instances = sorted(self._world.epoch().instances)
         request = views.HandoverRequest(
             vnodes=tuple(map(Vnode, fault.vnodes)),
