@@ -1,5 +1,8 @@
 """Handovers, kills and losses of power at random, first faults, then peace in which all must end.
 
+The simulator (docs/simulator.md) does more of this; here are the seeds that found something before
+there was one, and a few beside them.
+
 A seed that fails is printed with the assertion; ``RHINO_SEEDS=17 pytest …`` runs it alone, and
 ``RHINO_SEEDS=100:200`` others.
 """
@@ -26,7 +29,7 @@ FOUND = (34, 80, 208, 2017)
 def seeds() -> list[int]:
     wanted = os.environ.get("RHINO_SEEDS")
     if wanted is None:
-        return [*range(14), *FOUND]
+        return [*range(3), *FOUND]
     first, _, last = wanted.partition(":")
     return [*range(int(first), int(last) if last else int(first) + 1)]
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tests.sim import faults as f
+from tests.sim.bugs import BUGS, seeded
 from tests.sim.plan import Plan, plan_of
 from tests.sim.run import Outcome, simulate
 from tests.sim.shrinking import shrink
@@ -25,10 +26,10 @@ def main() -> int:
     """Run what the arguments say."""
     given = _arguments()
     logging.disable(logging.CRITICAL)
-    if given.seed is not None:
-        return _replay(plan_of(given.seed).without(frozenset(given.without)), given.shrink)
-    seeds, deadline = _seeds(given)
-    return _run(seeds, deadline)
+    with seeded(given.bug):
+        if given.seed is not None:
+            return _replay(plan_of(given.seed).without(frozenset(given.without)), given.shrink)
+        return _run(*_seeds(given))
 
 
 def _arguments() -> argparse.Namespace:
@@ -38,6 +39,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="one, told in full")
     parser.add_argument("--without", type=_numbers, default=(), help="faults to leave out: 0,3,4")
     parser.add_argument("--shrink", action="store_true", help="look for the fewest faults")
+    parser.add_argument("--bug", choices=BUGS, help="put this bug into the product")
     return parser.parse_args()
 
 

@@ -27,7 +27,6 @@ Touched = dict[Vnode, BatchTime]
 """The last batch that touched each vnode."""
 
 MANIFEST = "manifest.json"
-HALF_MADE = re.compile(r"\.(tmp|incoming|gone)$")
 SEGMENT = re.compile(r"(\d+)-(-?\d+)-(\d+)-(\d+)\.(\d+)(?:\+\d+)?\.seg")
 
 
@@ -70,7 +69,7 @@ class Audit:
 
     def end(self) -> None:
         """When all is quiet and committed: checkpoints are the state that they claim to be (3), and
-        nothing undecided (13) or half made (8) is left."""
+        nothing undecided is left (13)."""
         self.look()
         self._check_images()
         for worker, host in self._world.hosts.items():
@@ -130,17 +129,28 @@ class Audit:
     # --- 5: the log ------------------------------------------------------------------------------
 
     def _check_log(self, worker: WorkerId, vnode: Vnode, images: list[Image]) -> None:
-        """From the older of the two newest checkpoints on each decided batch with rows of the vnode
-        is in the log. Older ones are kept for a transfer at most."""
+        """From the newest checkpoint on each decided batch with rows of the vnode is in the log;
+        and from the one before, so that it can serve when the newest is bad. An older one, or one
+        that the worker had when it was in the chain before, is for a transfer at most."""
         if any(image.spoilt for image in images):
             return
-        oldest = min(sorted((image.covers for image in images), reverse=True)[:2], default=BASE)
+        since = self._member_since(worker, vnode)
+        newest, *older = sorted((image.covers for image in images), reverse=True) or [BASE]
+        oldest = min([newest, *(covers for covers in older[:1] if covers >= since)])
         names = self._disk(worker).list(f"{self._root()}/log")
         there = {BatchTime(int(p[1]), int(p[2])) for p in map(SEGMENT.fullmatch, names) if p}
         for record in self._watching.decided:
             if record.is_batch and record.time > oldest and record.rows.get(vnode, 0):
                 says = f"{worker} lacks batch {record.time} of vnode {vnode}, goes on from {oldest}"
                 require(record.time in there, 5, says)
+
+    def _member_since(self, worker: WorkerId, vnode: Vnode) -> BatchTime:
+        """The batch from which on the worker has been in the vnode's chain without a break."""
+        since = BASE
+        for record in self._watching.decided:
+            if worker not in record.next_epoch.holders(vnode):
+                since = record.time
+        return since
 
     # --- 3: checkpoints --------------------------------------------------------------------------
 
@@ -185,7 +195,7 @@ class Audit:
             found |= self._world.workload.totals(piece)
         return found
 
-    # --- 8 and 13: left-overs ----------------------------------------------------------------------
+    # --- 13: left-overs --------------------------------------------------------------------------
 
     def _check_left_over(self, worker: WorkerId) -> None:
         disk, decided = self._disk(worker), {r.id for r in self._watching.decided}

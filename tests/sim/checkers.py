@@ -60,6 +60,8 @@ class Watching:
             self._acts_on(record.after, str(request.sender.origin))
         elif isinstance(message, m.Apply):
             self._acts_on(message.record, str(request.sender.origin))
+        elif isinstance(message, m.ApplyBatch):
+            self._check_decided(message.time)
         elif isinstance(message, m.Open):
             self._acts_on(message.after, str(request.sender.origin))
             self.released = max(self.released, message.after.position.time)
@@ -109,6 +111,18 @@ class Watching:
         self._places[record_id.position] = record_id
         self.decided.append(record)
 
+    def _check_decided(self, time: BatchTime) -> None:
+        """A batch that is given to an instance is decided: the same record is on all its voters,
+        whether anybody has acted on that yet or not."""
+        place = Position(*time, 0)
+        if place in self._places:
+            return
+        for record in [r for r in self.records.values() if r.position == place]:
+            lacking = {str(w) for w in record.voters if not self._has(w, record.id)}
+            if not lacking or lacking <= self._lost(record):
+                return
+        require(False, 2, f"batch {time} is applied, and is not decided")
+
     def _lost(self, record: DecisionRecord) -> frozenset[str]:
         """Workers that somebody has durably said to be lost: in a record, or in the store of the
         controller."""
@@ -149,7 +163,10 @@ class Watching:
         bodies = self._bodies.get((record.time, record.attempt), {})
         for winner in record.winners:
             for name in winner.slices:
-                body = bodies[winner.channel, winner.task_attempt, name.vnode]
+                body = bodies.get((winner.channel, winner.task_attempt, name.vnode))
+                if body is None and record.time <= self.released:
+                    continue  # an old answer comes again
+                assert body is not None
                 what = f"rows of channel {winner.channel} for vnode {name.vnode} of {record_id}"
                 require(body in durable, 4, f"{worker} has not got {what}")
         for key in [k for k in self._bodies if k[0] < self.released]:

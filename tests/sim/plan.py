@@ -164,7 +164,7 @@ class _Draw:
             case f.CrashDriver() | f.Freeze(process="driver"):
                 process, steps = "driver", DRIVER_STEPS
             case f.CrashInstance(worker=worker):
-                process, steps = f"{worker}/i{self._chance.randint(0, 3)}", STEPS
+                process, steps = self._instance(worker), STEPS
             case f.PowerLoss(workers=workers) | f.TornPower(workers=workers):
                 process, steps = self._on(workers[0]), STEPS
             case f.CrashAgent(worker=worker) | f.CrashWorker(worker=worker):
@@ -176,12 +176,16 @@ class _Draw:
             process=process,
             step=self._chance.choice(steps),
             after=self._chance.random() < 0.6,
-            skip=self._chance.randint(0, 12),
+            skip=self._chance.choice([0, 0, 1, 2, 5, 12]),
         )
 
     def _on(self, worker: str) -> str:
-        instance = f"{worker}/i{self._chance.randint(0, 3)}"
-        return self._chance.choice([worker, worker, instance])
+        return self._chance.choice([worker, worker, self._instance(worker)])
+
+    def _instance(self, worker: str) -> str:
+        """An instance that is likely to be there: the first are one on each worker."""
+        number = self._setup.names.index(worker)
+        return f"{worker}/i{self._chance.choice([number, number, number, 3])}"
 
     # --- who and how long ------------------------------------------------------------------------
 
@@ -221,8 +225,7 @@ class _Draw:
 
     def _freeze(self) -> f.Fault:
         worker = self._victim()
-        instance = f"{worker}/i{self._chance.randint(0, 3)}"
-        process = self._chance.choice([worker, instance, "controller", "driver"])
+        process = self._chance.choice([worker, self._instance(worker), "controller", "driver"])
         return f.Freeze(process=process, for_s=self._a_while())
 
     def _duplicate(self) -> f.Fault:

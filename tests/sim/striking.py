@@ -17,6 +17,7 @@ from tests.sim import faults as f
 from tests.sim.cluster import SimWorld
 from tests.sim.plan import Plan
 
+RESTART_S = 1.0
 REPAIR_S = 2.0
 """How often a person looks whether the query is refused for offsets that were lost."""
 
@@ -81,22 +82,13 @@ class Striking:
     def _host(self, worker: str) -> Host:
         return self._world.hosts[WorkerId(worker)]
 
-    def _back(self, after_s: float) -> None:
-        """What is dead is started again after a while, if nobody was faster."""
-        self._world.network.after(after_s, self.revive)
-
     def revive(self, besides: str | None = None) -> None:
         """Start everything that is dead."""
-        if self._world.controller is None:
-            try:
-                self._world.start_controller()
-            except Killed:
-                self._world.kill_controller()
+        self._start_controller()
         for host in self._world.hosts.values():
-            if host.agent is None and host.name != besides:
-                host.start_agent()
-        if not self.query.running:
-            self.query = self._world.start_query(self.query.directory, settled=False)
+            if host.name != besides:
+                self._start_agent(host)
+        self.start_driver()
 
     def _crash_instance(self, fault: f.CrashInstance, process: str | None) -> None:
         host = self._host(fault.worker)
@@ -114,8 +106,16 @@ class Striking:
         self._world.network.after(fault.back_s, lambda: self._start_agent(host))
 
     def _start_agent(self, host: Host) -> None:
-        if host.agent is None:
+        """Nothing is done if it runs. One that cannot start, since its disk is full, is started
+        again, as by whoever supervises it."""
+        if host.agent is not None:
+            return
+        try:
             host.start_agent()
+        except OSError as fault:
+            self.note(f"     the agent of {host.name} cannot start: {fault}")
+            host.kill_agent()
+            self._world.network.after(RESTART_S, lambda: self._start_agent(host))
 
     def _crash_worker(self, fault: f.CrashWorker) -> None:
         host = self._host(fault.worker)

@@ -20,18 +20,17 @@ from rhinoctl.protocol.failover import Choice, CutPlan, GivenUp, plan_cut
 from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.protocol.worker import OpenAttempt, WorkerState
 from tests.fakes.cluster import scenarios
+from tests.fakes.cluster.bugs import (
+    acknowledge_before_persist,
+    apply_before_unanimous_seal,
+    cut_the_chain_without_an_epoch,
+    dedupe_without_our_attempt,
+)
 from tests.fakes.cluster.exploring import Fault, explore, losses, repeat_everything
 from tests.fakes.cluster.inputs import Workload
 from tests.fakes.cluster.invariants import Broken
 from tests.fakes.cluster.workers import ModelWorker, Segment
 from tests.fakes.cluster.world import Rules, Scenario, World
-
-
-def acknowledge_before_persist(state: WorkerState, request: Any) -> worker.Step:
-    """The answer leaves, then the record is made durable."""
-    state, effects = worker.step(state, request)
-    answers = tuple(e for e in effects if isinstance(e, worker.Reply))
-    return state, (*answers, *(e for e in effects if not isinstance(e, worker.Reply)))
 
 
 def forget_the_session(state: WorkerState, request: Any) -> worker.Step:
@@ -40,59 +39,12 @@ def forget_the_session(state: WorkerState, request: Any) -> worker.Step:
     return state, tuple(e for e in effects if not isinstance(e, worker.PersistSession))
 
 
-def apply_before_unanimous_seal(state: batches.BatchState, event: batches.Event) -> batches.Step:
-    """The first worker that has sealed decides: no alignment."""
-    if state.phase is batches.Phase.SEALING and isinstance(event, batches.Answered):
-        answer = event.message
-        if isinstance(answer, m.SealAnswer) and not answer.missing:
-            state = replace(state, waiting=frozenset({event.worker}))
-    return batches.step(state, event)
-
-
-def cut_the_chain_without_an_epoch(state: batches.BatchState, event: batches.Event) -> batches.Step:
-    """A member that does not answer is left out, and the batch goes on with the others."""
-    if isinstance(event, batches.Lost) and state.record is not None:
-        header = state.lineage.header()
-        if state.phase is batches.Phase.SEALING:
-            answer: m.Message = m.SealAnswer(header=header, record=state.record.id)
-            return batches.step(state, batches.Answered(worker=event.worker, message=answer))
-        if state.phase is batches.Phase.APPLYING:
-            answer = m.ApplyAnswer(
-                header=header, record=state.record.id, outputs=(), applied_at=0.0
-            )
-            return batches.step(state, batches.Answered(worker=event.worker, message=answer))
-    return batches.step(state, event)
-
-
 def apply_on_seal(here: ModelWorker, segment: Segment) -> None:
     """A follower applies what it has sealed, without waiting for the decision."""
     owed = here.duties_at(segment.record.time)
     if segment.record.is_batch and not owed:
         here.apply(segment)
         here.applied = segment.record.time
-
-
-def dedupe_without_our_attempt(state: WorkerState, request: Any) -> worker.Step:
-    """A put that is here, by channel and task attempt, is not taken again in the next attempt."""
-    before = state.opened or state.held
-    if isinstance(request, m.Seal) and state.opened is not None:
-        request = replace(request, record=_as_held(request.record, state.opened))
-    after, effects = worker.step(state, request)
-    if isinstance(request, m.Open) and before is not None and after.opened is not None:
-        same_batch = before.time == request.time and before.attempt != request.attempt
-        if same_batch and not after.opened.puts:
-            after = replace(after, opened=replace(after.opened, puts=before.puts))
-    return after, effects
-
-
-def _as_held(record: DecisionRecord, opened: OpenAttempt) -> DecisionRecord:
-    """The record with the names of the slices that are here under its channels."""
-    winners = []
-    for winner in record.winners:
-        held = opened.puts.get((winner.channel, winner.task_attempt), {})
-        slices = tuple(held.get(name.vnode, name) for name in winner.slices)
-        winners.append(replace(winner, slices=slices))
-    return replace(record, winners=tuple(winners))
 
 
 def open_displaces_a_seal(state: WorkerState, request: Any) -> worker.Step:

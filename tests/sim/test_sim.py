@@ -1,0 +1,61 @@
+"""A few seeds of the simulator at each run of the tests, and all that have found something.
+
+`make sim` runs others (docs/simulator.md).
+"""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.sim import faults as f
+from tests.sim.plan import plan_of
+from tests.sim.run import Outcome, simulate
+from tests.sim.seeds import FOUND, USUAL
+
+
+@cache
+def outcome_of(seed: int) -> Outcome:
+    return simulate(plan_of(seed))
+
+
+@pytest.mark.parametrize("seed", [*USUAL, *FOUND])
+def test_nothing_is_found(seed: int) -> None:
+    outcome = outcome_of(seed)
+    if outcome.finding is not None:
+        outcome.finding.add_note(f"make sim SEED={seed}\n{outcome.plan}")
+        raise outcome.finding
+
+
+def test_each_fault_has_struck() -> None:
+    """One that never does is a hole: over the seeds above each kind has really taken place."""
+    struck: Counter[type[f.Fault]] = Counter()
+    for seed in (*USUAL, *FOUND):
+        struck += outcome_of(seed).struck
+    assert sorted(kind.__name__ for kind in f.KINDS if not struck[kind]) == []
+
+
+def test_a_seed_does_the_same_again() -> None:
+    first, again = outcome_of(USUAL[0]), simulate(plan_of(USUAL[0]))
+    assert (first.digest, first.done) == (again.digest, again.done)
+    assert first.digest != outcome_of(USUAL[1]).digest
+
+
+def test_a_fault_that_is_left_out_leaves_the_others_as_they_are() -> None:
+    plan = plan_of(USUAL[0])
+    shorter = plan.without(frozenset({1}))
+    assert shorter.numbers == (0, *range(2, len(plan.events)))
+    assert [e.fault for e in shorter.events] == [plan.events[n].fault for n in shorter.numbers]
+    assert sum(e.wait_s for e in shorter.events) == pytest.approx(
+        sum(e.wait_s for e in plan.events)
+    )
+
+
+def test_rotten_bits_are_on_one_worker_with_copies_elsewhere() -> None:
+    for seed in range(300):
+        plan = plan_of(seed)
+        rot = [e.fault.worker for e in plan.events if isinstance(e.fault, f.BitRot)]
+        lost = [e.fault.worker for e in plan.events if isinstance(e.fault, f.CrashWorker)]
+        if rot:
+            assert plan.setup.replication
+            assert {*rot, *lost} == {plan.setup.rotten}
