@@ -11,7 +11,6 @@ from random import Random
 from rhinoctl.protocol.ports import Buffer
 from rhinoctl.state.disk import Stamp, parts_of
 
-
 ROOM_BYTES = 1 << 40
 """What is free on a disk without bounds."""
 

@@ -26,8 +26,7 @@ from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import ENDED
 from rhinoctl.protocol.messages import Message, decode, encode
-from rhinoctl.protocol.ports import Address
-from rhinoctl.protocol.ports import Clock
+from rhinoctl.protocol.ports import Address, Clock
 from tests.fakes.clock import FakeClock
 from tests.fakes.schedule import Schedule
 from tests.fakes.store import FakeStore

@@ -29,7 +29,7 @@ from rhinoctl.wire.holder import BatchRun
 from rhinoctl.wire.secret import Secret
 from tests.fakes.wire import TOKEN
 from tests.fakes.world_input import Row, Totals, Workload
-from tests.fakes.world_process import Killed, Process, ProcessWire
+from tests.fakes.world_process import Killed, ProcessWire
 
 if TYPE_CHECKING:
     from tests.fakes.world import World

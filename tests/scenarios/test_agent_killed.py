@@ -129,3 +129,18 @@ def test_a_worker_loses_power_at_any_moment(seed: int) -> None:
     for host in world.hosts.values():
         host.start_agent()
     world.finish(query, batches=query.directory.committed + 15)
+
+
+def test_an_agent_is_killed_before_its_fsync_and_the_power_goes_after_its_restart() -> None:
+    """What it had appended is in the kernel's memory only, and can be read after the restart: it
+    has sealed nothing before that is durable. The other worker has applied the batch by then."""
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    host = world.hosts["w1"]
+    world.until_sprung(world.trap("w1", "disk.sync", host.kill_agent, holding="/log/"))
+    power = world.trap("w2", "reply ApplyAnswer", host.power_loss, after=True)
+    host.start_agent()
+    world.until_sprung(power)
+    host.start_agent()
+    world.finish(query, batches=query.directory.committed + 10)

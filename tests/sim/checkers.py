@@ -45,7 +45,7 @@ class Watching:
         self._bodies: dict[tuple[BatchTime, tuple[int, int]], Bodies] = {}
         self._completed: set[str] = set()
 
-    # --- what is seen ----------------------------------------------------------------------------
+    # --- what is seen -----------------------------------------------------------------------------
 
     def sent(self, request: Request) -> None:
         """A request leaves."""
@@ -90,7 +90,7 @@ class Watching:
         if after and process == "controller" and f"phase={Phase.COMPLETE.value}" in step:
             self.check_complete()
 
-    # --- invariants 2 and 4: one line of decisions, each durable on all voters ---------------------
+    # --- invariants 2 and 4: one line of decisions, each durable on all voters --------------------
 
     def _acts_on(self, record_id: RecordId, who: str) -> None:
         """Somebody acts on a record as decided."""
@@ -172,7 +172,7 @@ class Watching:
         for key in [k for k in self._bodies if k[0] < self.released]:
             del self._bodies[key]
 
-    # --- invariants 1 and 10: sessions and owners --------------------------------------------------
+    # --- invariants 1 and 10: sessions and owners -------------------------------------------------
 
     def _check_session(self, request: Request) -> None:
         """A worker that answers to a session has it on its disk, and no later one."""
@@ -216,7 +216,7 @@ class Watching:
         before = [record for record in self.decided if record.position < Position(*time, 0)]
         return before[-1].next_epoch if before else None
 
-    # --- invariant 7: complete is complete everywhere ----------------------------------------------
+    # --- invariant 7: complete is complete everywhere ---------------------------------------------
 
     def check_complete(self) -> None:
         """Each worker of the epoch of an operation that has just completed has reported it."""

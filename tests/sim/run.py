@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rhinoctl.ids import Vnode, WorkerId
-from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import ENDED
 from tests.sim import faults as f
 from tests.sim.audit import Audit
@@ -136,9 +135,8 @@ class Simulation:
                 raise AssertionError(f"no batch {wanted} in {waited:.0f} s: {why}")
             striking.repair()
             if outsider is not None:
-                request = views.FailoverRequest(target=outsider)
                 striking.note(f"a person types: failover {outsider}")
-                striking.ask(f.Failover(worker=outsider), lambda c: c.failover(request))
+                striking.fail_over(f.Failover(worker=outsider))
 
     def _judgement(self, striking: Striking) -> None:
         world = self.world
@@ -167,7 +165,7 @@ def simulate(plan: Plan) -> Outcome:
         simulation.run()
     except KeyboardInterrupt:
         raise
-    except BaseException as fault:  # whatever a loop raises is a finding
+    except BaseException as fault:  # noqa: BLE001 - whatever a loop raises is a finding
         finding = fault
     striking, world = simulation.striking, simulation.world
     for host in world.hosts.values():

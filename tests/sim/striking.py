@@ -313,7 +313,8 @@ class Striking:
         request = views.SetJob(replication=fault.replication)
         self.ask(fault, lambda c: c.set_job(JOB, request))
 
-    def _failover(self, fault: f.Failover) -> None:
+    def fail_over(self, fault: f.Failover) -> None:
+        """Ask for a failover."""
         request = views.FailoverRequest(target=fault.worker)
         self.ask(fault, lambda c: c.failover(request))
 
@@ -356,5 +357,5 @@ _STRIKES: dict[type[f.Fault], Callable[[Striking, Any], None]] = {
     f.Checkpoint: Striking._checkpoint,
     f.Abort: Striking._abort,
     f.SetReplication: Striking._set_replication,
-    f.Failover: Striking._failover,
+    f.Failover: Striking.fail_over,
 }

@@ -17,7 +17,6 @@ from rhinoctl.protocol import batches, worker
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.epochs import Epoch, Member, Role, Route
 from rhinoctl.protocol.failover import Choice, CutPlan, GivenUp, plan_cut
-from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.protocol.worker import OpenAttempt, WorkerState
 from tests.fakes.cluster import scenarios
 from tests.fakes.cluster.bugs import (

@@ -377,9 +377,10 @@ def test_what_a_killed_process_left_in_memory_is_durable_once_it_is_loaded(
 
     disk = FakeDisk()
     log, ids = filled(disk, 1)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(disk, "sync", killed)
-        seal_batch(log, 1, ids[-1], Attempt(1, 2))
+        with pytest.raises(Killed):
+            seal_batch(log, 1, ids[-1], Attempt(1, 2))
     told = [record.id for record in loaded(disk).records()]
     assert len(told) == 3
     disk.crash(None)
