@@ -27,7 +27,7 @@ from tests.sim.plan import VNODES, Plan
 STALLS_MAX = 3
 """Processes that stand in the middle of a step at a time: turns nest, and so do they."""
 
-LEISURE = 2.0
+LEISURE = 4.0
 
 _UID = re.compile(r"-[0-9a-f]{8}\b")
 """What the product draws by itself: the end of a job's uid."""

@@ -11,7 +11,7 @@ from random import Random
 from tests.sim import faults as f
 
 VNODES = 8
-FAULTS = (8, 14)
+FAULTS = (8, 20)
 
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
@@ -155,9 +155,12 @@ class _Draw:
         ambush = None
         if group is self._deaths and chance.random() < 0.6:
             ambush = self._ambush(fault)
+        elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
+            ambush = f.Ambush(process="driver", step="commit", after=True, skip=0)
         return f.Planned(wait_s=wait_s, fault=fault, ambush=ambush)
 
     def _ambush(self, fault: f.Fault) -> f.Ambush:
+        steps: tuple[str, ...]
         match fault:
             case f.CrashController() | f.Freeze(process="controller"):
                 process, steps = "controller", CONTROLLER_STEPS
