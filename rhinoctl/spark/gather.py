@@ -2,6 +2,7 @@
 
 A frame is gathered as it is, since Spark has planned it already and would plan a projection anew.
 So what a task gets from Spark is made here, key groups included (`rhinoctl.operators.hashing`).
+Why, and how it stays safe: docs/adr/0010-small-batches-in-the-driver.md.
 """
 
 from typing import Final
