@@ -231,6 +231,9 @@ GATHERED_ROWS_MAX = 131_072
 GATHERED_BYTES_MAX = 16 << 20
 """Bytes, as far as the rows before tell, up to which a batch is staged in the driver."""
 
+PUSHES_AT_ONCE = 8
+"""Workers to which a task pushes at the same time."""
+
 PUT_TRIES = 3
 """Pushes of one put from a task before the attempt is given up."""
 

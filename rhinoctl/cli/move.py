@@ -41,7 +41,7 @@ def handover(
             wait=not no_wait,
             show=progress.show,
         )
-    return _end(view, dry_run, as_json)
+    return end(view, dry_run, as_json)
 
 
 def rescale(
@@ -66,10 +66,10 @@ def rescale(
             wait=not no_wait,
             show=progress.show,
         )
-    return _end(view, dry_run, as_json)
+    return end(view, dry_run, as_json)
 
 
-def _end(view: ops.View, dry_run: bool, as_json: bool) -> int:
+def end(view: ops.View, dry_run: bool, as_json: bool) -> int:
     """Show the plan or the operation; one that was aborted is shown like any, and is an error."""
     emit(view, as_json, tables.plan_table if dry_run else tables.operation_table)
     if dry_run:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rhinoctl.cli.move import end
 from rhinoctl.cli.options import Cluster, Json, NoWait, OpArgument, ends, group
 from rhinoctl.errors import Exit
 from rhinoctl.ops import operations as ops
@@ -11,7 +12,7 @@ from rhinoctl.render import tables
 from rhinoctl.render.live import OperationProgress
 from rhinoctl.render.output import emit
 
-app = group("Show and abort handovers, failovers and other operations.")
+app = group("Show, follow and abort handovers, failovers and other operations.")
 
 
 @app.command("list", **ends("rhinoctl op list", Exit.REFUSED, refused="no controller answers"))
@@ -26,6 +27,23 @@ def show(op: OpArgument, cluster: Cluster = None, as_json: Json = False) -> int:
     """Show what an operation moves, and how long it took."""
     emit(ops.show_operation(cluster, op), as_json, tables.operation_table)
     return Exit.DONE
+
+
+@app.command(
+    **ends(
+        "rhinoctl op watch op-7",
+        *(Exit.REFUSED, Exit.ABORTED, Exit.DEGRADED),
+        refused="unknown operation",
+    )
+)
+def watch(op: OpArgument, cluster: Cluster = None, as_json: Json = False) -> int:
+    """Follow an operation to its end, whoever began it.
+
+    Ctrl-C ends only the watching, with exit code 130: the operation goes on.
+    """
+    with OperationProgress() as progress:
+        view = ops.watch_operation(cluster, op, show=progress.show)
+    return end(view, dry_run=False, as_json=as_json)
 
 
 @app.command(

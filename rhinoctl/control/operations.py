@@ -221,14 +221,14 @@ class Operations:
         if recovering is not None and not dry_run:
             raise Busy(
                 f"failover {recovering.view.id} of job {name} is {recovering.view.phase.value}",
-                remedy=f"wait for it: `rhinoctl op show {recovering.view.id}`",
+                remedy=f"wait for it: `rhinoctl op watch {recovering.view.id}`",
             )
         running = self.registry.running(uid)
         if running is not None and not dry_run:
             view = running.view
             raise Busy(
                 f"{view.kind.value} {view.id} of job {name} is {view.phase.value}",
-                remedy=f"wait for it (`rhinoctl op show {view.id}`),"
+                remedy=f"wait for it (`rhinoctl op watch {view.id}`),"
                 f" or end it: `rhinoctl op abort {view.id}`",
             )
         if not document.installed:

@@ -128,6 +128,13 @@ def show_operation(cluster: str | None, op: str) -> OperationView:
         return client.operation(op)
 
 
+def watch_operation(cluster: str | None, op: str, *, show: Show) -> OperationView:
+    """Watch an operation that somebody else may have begun to its end. Raises UnknownOperation,
+    and DeadlineExceeded."""
+    with connect(cluster) as client:
+        return follow(client, client.operation(op), show)
+
+
 def watch(client: ControlClient, view: OperationView, show: Show) -> OperationView:
     """Show an operation until it has ended, over restarts of the controller.
 

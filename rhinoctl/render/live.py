@@ -131,7 +131,7 @@ class OperationProgress(WaitProgress):
             end = f", end it with `rhinoctl op abort {view.id}`"
             self.line(
                 f"{view.id} goes on without this command: watch it with"
-                f" `rhinoctl op show {view.id}`{'' if view.kind is Kind.FAILOVER else end}"
+                f" `rhinoctl op watch {view.id}`{'' if view.kind is Kind.FAILOVER else end}"
             )
 
 

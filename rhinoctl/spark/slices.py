@@ -3,8 +3,10 @@
 It runs in Spark's Python workers, and in tests that have no Spark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -49,6 +51,25 @@ class Call(Protocol):
     ) -> Answer: ...
 
 
+class Each(Protocol):
+    """`map`, or what makes the calls at the same time."""
+
+    def __call__(self, do: Callable[[str], str], subjects: list[str], /) -> Iterable[str]: ...
+
+
+def together(do: Callable[[str], str], subjects: list[str]) -> Iterable[str]:
+    """All calls at the same time: each waits for a chain of workers to have what it sends."""
+    if len(subjects) < 2:
+        return [do(subject) for subject in subjects]
+    return _threads().map(do, subjects)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """This process's; made with the first push, so never before a fork of Spark's daemon."""
+    return ThreadPoolExecutor(limits.PUSHES_AT_ONCE, thread_name_prefix="rhino-push")
+
+
 def push_rows(
     plan: StagePlan,
     operator: BoundOperator,
@@ -58,14 +79,17 @@ def push_rows(
     channel: int,
     task_attempt: int,
     send: Call = call,
+    each: Each = map,
 ) -> tuple[batches.Receipt, list[str]]:
-    """Push one channel's rows; a receipt for all slices, and a line for each failed push."""
+    """Push one channel's rows; a receipt for all slices, and a line for each failed push. `each`
+    makes the pushes, one to a worker: one after the other, or together (`together`)."""
     slices = sliced(operator, table, len(plan.owners))
     by_worker: dict[str, list[tuple[SliceName, pa.Buffer]]] = {}
     for name, body in slices:
         by_worker.setdefault(plan.owners[name.vnode], []).append((name, body))
-    failures = []
-    for worker, mine in sorted(by_worker.items()):
+
+    def push(worker: str) -> str:
+        mine = by_worker[worker]
         put = m.Put(
             header=plan.header,
             time=plan.time,
@@ -75,8 +99,9 @@ def push_rows(
             slices=tuple(name for name, _ in mine),
         )
         failure = _push(Address(plan.addresses[worker]), put, [b for _, b in mine], token, send)
-        if failure:
-            failures.append(f"channel {channel} to {worker}: {failure}")
+        return f"channel {channel} to {worker}: {failure}" if failure else ""
+
+    failures = [failure for failure in each(push, sorted(by_worker)) if failure]
     receipt = batches.Receipt(
         channel=channel,
         task_attempt=task_attempt,

@@ -31,7 +31,7 @@ from rhinoctl.protocol import batches, codec
 from rhinoctl.spark.gather import Gathering
 from rhinoctl.spark.query import tune
 from rhinoctl.spark.slices import StagePlan as StagePlan
-from rhinoctl.spark.slices import push_rows
+from rhinoctl.spark.slices import push_rows, together
 from rhinoctl.spark.tagging import quoted
 from rhinoctl.spark.workers import settle
 from rhinoctl.wire.secret import Secret
@@ -68,7 +68,11 @@ class Staging:
         if gathered is None:
             return self._stage_in_tasks(frame, plan)
         receipt, failures = push_rows(
-            plan, self._bound, gathered, token=self._token, channel=0, task_attempt=0
+            *(plan, self._bound, gathered),
+            token=self._token,
+            channel=0,
+            task_attempt=0,
+            each=together,
         )
         return batches.Staged(attempt=plan.attempt, receipts=(receipt,), failures=tuple(failures))
 
@@ -137,6 +141,7 @@ def pusher(spec: str, token: Secret, names: tuple[str, ...]) -> Push:
             token=token,
             channel=context.partitionId(),
             task_attempt=context.taskAttemptId(),
+            each=together,
         )
         told = {
             "receipt": codec.to_json(receipt),

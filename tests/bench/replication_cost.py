@@ -11,6 +11,7 @@ import os
 import platform
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -20,6 +21,16 @@ from tests.integration.running import JOB, Running
 TICKS = os.sysconf("SC_CLK_TCK")
 WARM_UP = 5
 """Batches that are not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The batches' times and the median of each phase, in milliseconds, and CPU seconds of agents
+    and instances for a million rows."""
+
+    times: list[float]
+    cpu_s: float
+    phases: dict[str, float]
 
 
 def cpu_s(job: Running) -> float:
@@ -33,10 +44,8 @@ def cpu_s(job: Running) -> float:
     return total / TICKS
 
 
-def one_run(
-    directory: Path, query: str, rate: int, seconds: float, copies: int
-) -> tuple[list[float], float]:
-    """The times of the batches, and CPU seconds a million rows."""
+def one_run(directory: Path, query: str, rate: int, seconds: float, copies: int) -> Measured:
+    """One job from its start to its end."""
     job = Running(
         directory,
         workers=2,
@@ -57,11 +66,18 @@ def one_run(
             job.batches(1)
         before, began = cpu_s(job), time.monotonic()
         times, rows = [], 0
+        phases: dict[str, list[float]] = {}
         while time.monotonic() - began < seconds:
             event = job.batches(1)
             times.append(float(event["batch_ms"]))
             rows += int(event["rows_in"])
-        return times, (cpu_s(job) - before) / rows * 1e6
+            for phase, spent in event["seconds"].items():
+                phases.setdefault(phase, []).append(1000 * spent)
+        return Measured(
+            times=times,
+            cpu_s=(cpu_s(job) - before) / rows * 1e6,
+            phases={phase: median(spent) for phase, spent in phases.items()},
+        )
     finally:
         job.close()
 
@@ -76,19 +92,20 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}")
     rates = map(int, chosen.rates.split(","))
     for query, rate in zip(chosen.queries.split(","), rates, strict=True):
-        found: dict[int, list[tuple[list[float], float]]] = {0: [], 1: []}
+        found: dict[int, list[Measured]] = {0: [], 1: []}
         for _ in range(chosen.rounds):
             for copies in (0, 1):
                 with tempfile.TemporaryDirectory(prefix="rhinoctl-bench-") as directory:
                     run = one_run(Path(directory), query, rate, chosen.seconds, copies)
                 found[copies].append(run)
                 print(
-                    f"  {query}, replication {copies}: batch {median(run[0]):.0f} ms"
-                    f" (n={len(run[0])}), {run[1]:.1f} CPU s a million rows",
+                    f"  {query}, replication {copies}: batch {median(run.times):.0f} ms"
+                    f" (n={len(run.times)}), {run.cpu_s:.1f} CPU s a million rows; "
+                    + ", ".join(f"{phase} {ms:.0f}" for phase, ms in run.phases.items()),
                     flush=True,
                 )
-        batch = {c: median(t for times, _ in runs for t in times) for c, runs in found.items()}
-        spent = {c: median(cpu for _, cpu in runs) for c, runs in found.items()}
+        batch = {c: median(t for run in runs for t in run.times) for c, runs in found.items()}
+        spent = {c: median(run.cpu_s for run in runs) for c, runs in found.items()}
         print(
             f"{query} at {rate} rows/s: batch {batch[0]:.0f} ms without, {batch[1]:.0f} ms with a"
             f" copy ({100 * (batch[1] / batch[0] - 1):+.0f} %); CPU {spent[0]:.1f} and"

@@ -72,6 +72,17 @@ def test_an_aborted_one(serving: FakeController, run: Any, golden: Any) -> None:
     golden("rescale-aborted", ended)
 
 
+def test_an_operation_that_somebody_else_began_is_followed(
+    serving: FakeController, run: Any, golden: Any
+) -> None:
+    serving.answers["GET", "/v1/ops/op-7"] = looks(Phase.WARMING, Phase.MARKED, Phase.COMPLETE)
+    ended = run("op", "watch", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-watch", ended)
+    serving.answers["GET", "/v1/ops/op-7"] = looks(Phase.WARMING, Phase.ABORTED, reason="no time")
+    assert run("op", "watch", "op-7").exit_code == Exit.ABORTED
+
+
 def test_no_wait(serving: FakeController, run: Any) -> None:
     serving.answers["POST", "/v1/jobs/clicks/rescale"] = looks(Phase.PLANNED)[0]
     ended = run(*RESCALE, "--no-wait", "--json")
