@@ -55,6 +55,8 @@ class Audit:
     def look(self) -> None:
         """At any time: the log goes on from each checkpoint (invariant 5), files are what their
         manifests say (8), and what is complete is so (7)."""
+        if not self._watching.watchful:
+            return
         self._watching.check_complete()
         epoch = self._epoch()
         images = list(self._images())
@@ -71,6 +73,8 @@ class Audit:
         """When all is quiet and committed: checkpoints are the state that they claim to be (3), and
         nothing undecided is left (13)."""
         self.look()
+        if not self._watching.watchful:
+            return
         self._check_images()
         for worker, host in self._world.hosts.items():
             if host.agent is not None:
@@ -130,11 +134,11 @@ class Audit:
 
     def _check_log(self, worker: WorkerId, vnode: Vnode, images: list[Image]) -> None:
         """From the newest checkpoint on each decided batch with rows of the vnode is in the log;
-        and from the one before, so that it can serve when the newest is bad. An older one, or one
-        that the worker had when it was in the chain before, is for a transfer at most."""
+        and from the one before, so that it can serve when the newest is bad. An older one is kept
+        for a transfer at most, and one from before the worker was full was perhaps its base."""
         if any(image.spoilt for image in images):
             return
-        since = self._member_since(worker, vnode)
+        since = self._full_since(worker, vnode)
         newest, *older = sorted((image.covers for image in images), reverse=True) or [BASE]
         oldest = min([newest, *(covers for covers in older[:1] if covers >= since)])
         names = self._disk(worker).list(f"{self._root()}/log")
@@ -144,11 +148,11 @@ class Audit:
                 says = f"{worker} lacks batch {record.time} of vnode {vnode}, goes on from {oldest}"
                 require(record.time in there, 5, says)
 
-    def _member_since(self, worker: WorkerId, vnode: Vnode) -> BatchTime:
-        """The batch from which on the worker has been in the vnode's chain without a break."""
+    def _full_since(self, worker: WorkerId, vnode: Vnode) -> BatchTime:
+        """The batch from which on the worker has had to have all of the vnode."""
         since = BASE
         for record in self._watching.decided:
-            if worker not in record.next_epoch.holders(vnode):
+            if worker not in record.next_epoch.full_holders(vnode):
                 since = record.time
         return since
 

@@ -31,10 +31,11 @@ class Watching:
     """The history of a run as the wire shows it.
 
     `records` are all that were ever sent to be sealed, `decided` those that somebody has acted on
-    as decided, in order.
+    as decided, in order. One that is not `watchful` only remembers.
     """
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: SimWorld, *, watchful: bool = True) -> None:
+        self.watchful = watchful
         self.records: dict[RecordId, DecisionRecord] = {}
         self.decided: list[DecisionRecord] = []
         self.reported: dict[WorkerId, int] = {}
@@ -60,7 +61,7 @@ class Watching:
             self._acts_on(record.after, str(request.sender.origin))
         elif isinstance(message, m.Apply):
             self._acts_on(message.record, str(request.sender.origin))
-        elif isinstance(message, m.ApplyBatch):
+        elif isinstance(message, m.ApplyBatch) and self.watchful:
             self._check_decided(message.time)
         elif isinstance(message, m.Open):
             self._acts_on(message.after, str(request.sender.origin))
@@ -69,7 +70,9 @@ class Watching:
     def answered(self, request: Request, answer: m.Message) -> None:
         """An answer leaves."""
         asked = request.message
-        if isinstance(answer, m.Refusal):
+        if isinstance(answer, m.WorkerReport):
+            self._note_report(answer)
+        if isinstance(answer, m.Refusal) or not self.watchful:
             return
         if isinstance(asked, AT_ONCE):
             self._check_session(request)
@@ -80,13 +83,16 @@ class Watching:
         elif isinstance(answer, m.Checkpointed):
             unreleased = answer.covers > self.released and answer.covers.batch >= 0
             require(not unreleased, 14, f"a checkpoint covers {answer.covers}, not released yet")
-        elif isinstance(answer, m.WorkerReport):
-            for job in answer.jobs.values():
-                number = 0 if job.epoch is None else job.epoch.number
-                self.reported[answer.worker] = max(self.reported.get(answer.worker, 0), number)
+
+    def _note_report(self, report: m.WorkerReport) -> None:
+        for job in report.jobs.values():
+            number = 0 if job.epoch is None else job.epoch.number
+            self.reported[report.worker] = max(self.reported.get(report.worker, 0), number)
 
     def stepped(self, process: str, step: str, *, after: bool) -> None:
         """A process is about to do something, or has done it."""
+        if not self.watchful:
+            return
         if after and process == "controller" and f"phase={Phase.COMPLETE.value}" in step:
             self.check_complete()
 
@@ -95,6 +101,9 @@ class Watching:
     def _acts_on(self, record_id: RecordId, who: str) -> None:
         """Somebody acts on a record as decided."""
         if record_id == ORIGIN or self._places.get(record_id.position) == record_id:
+            return
+        if not self.watchful:
+            self._remember(record_id)
             return
         known = self._places.get(record_id.position)
         require(known is None, 2, f"{who} acts on {record_id}, {known} is decided")
@@ -108,8 +117,11 @@ class Watching:
         if lacking:
             lacking = sorted(set(lacking) - self._lost(record))
         require(not lacking, 4, f"{who} acts on {record_id}, which {lacking} does not have")
+        self._remember(record_id)
+
+    def _remember(self, record_id: RecordId) -> None:
         self._places[record_id.position] = record_id
-        self.decided.append(record)
+        self.decided.append(self.records[record_id])
 
     def _check_decided(self, time: BatchTime) -> None:
         """A batch that is given to an instance is decided: the same record is on all its voters,

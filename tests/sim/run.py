@@ -47,12 +47,13 @@ class Outcome:
 
 
 class Simulation:
-    """A run of one plan."""
+    """A run of one plan. Without being `watchful` it is judged by its outcome only: outputs, state,
+    and that it goes on."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, watchful: bool = True) -> None:
         self.plan = plan
         self.world = SimWorld(plan)
-        self.watching = Watching(self.world)
+        self.watching = Watching(self.world, watchful=watchful)
         self.world.look(self.watching)
         self.striking: Striking | None = None
 
@@ -157,9 +158,9 @@ class Simulation:
         self.audit.end()
 
 
-def simulate(plan: Plan) -> Outcome:
+def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:
     """Run a plan to its end, or to the first finding."""
-    simulation = Simulation(plan)
+    simulation = Simulation(plan, watchful=watchful)
     finding: BaseException | None = None
     try:
         simulation.run()

@@ -35,6 +35,7 @@ class Striking:
         self._lost_offsets: list[tuple[int, tuple[int, int], int]] = []
         world.mishaps_expected = setup_is_rough(plan)
         self.query = world.start_query()
+        world.uid()  # to be known also when the controller is away
 
     def begin(self) -> None:
         """Let the plan be carried out from now on."""
@@ -278,9 +279,11 @@ class Striking:
         future.add_done_callback(answered)
 
     def _handover(self, fault: f.Handover) -> None:
-        if all(host.agent is None for host in self._world.hosts.values()):
+        try:
+            instances = sorted(self._world.epoch().instances)
+        except ValueError:
+            self.note("     nobody knows of an epoch")
             return
-        instances = sorted(self._world.epoch().instances)
         request = views.HandoverRequest(
             vnodes=tuple(map(Vnode, fault.vnodes)),
             to=InstanceId(instances[fault.to % len(instances)]),
