@@ -51,7 +51,8 @@ PRELOAD_BATCH = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
-    """What `rhinoctl demo` asks for. `directory` takes checkpoint, results and the clock file."""
+    """What `rhinoctl demo` asks for. `directory` takes checkpoint, results and the clock file.
+    `trigger_ms` is the least time from batch to batch."""
 
     job: str
     controller: str
@@ -68,6 +69,7 @@ class DemoConfig:
     replication: int = 0
     preload_ms: int = PRELOAD_MS
     partitions: int = 2
+    trigger_ms: int = 0
 
     @property
     def preload(self) -> int:
@@ -150,6 +152,7 @@ class Demo:
             writer = rhino.mark(self._query.frame(read)).writeStream.foreachBatch(
                 rhino.sink(self._operator, then=self._take)
             )
+            writer = writer.trigger(processingTime=f"{self._config.trigger_ms} milliseconds")
             query = writer.option("checkpointLocation", str(self._root / "checkpoint")).start()
             try:
                 self._follow(query, rhino)

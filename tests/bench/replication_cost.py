@@ -4,6 +4,9 @@
 one run, for each query in turn with `replication` 0 and 1: a job on two workers takes rows at the
 given rate (about 40 % of what `rhinoctl bench steady` measures) for a while. Prints the median time
 of a batch, and the CPU seconds of agents and instances for a million rows.
+
+A batch begins every `--trigger-ms`, so that all have as many rows. With 0 each begins when the one
+before has ended, and whatever takes time makes the next one larger.
 """
 
 import argparse
@@ -44,8 +47,10 @@ def cpu_s(job: Running) -> float:
     return total / TICKS
 
 
-def one_run(directory: Path, query: str, rate: int, seconds: float, copies: int) -> Measured:
-    """One job from its start to its end."""
+def one_run(
+    directory: Path, query: str, rate: int, copies: int, how: argparse.Namespace
+) -> Measured:
+    """One job from its start to its end; `how` long and with which trigger."""
     job = Running(
         directory,
         workers=2,
@@ -53,6 +58,7 @@ def one_run(directory: Path, query: str, rate: int, seconds: float, copies: int)
         rate=rate,
         keys=100_000,
         seconds=3600,
+        trigger_ms=how.trigger_ms,
         state_mb=0,
         vnodes=64,
         instances=2,
@@ -67,7 +73,7 @@ def one_run(directory: Path, query: str, rate: int, seconds: float, copies: int)
         before, began = cpu_s(job), time.monotonic()
         times, rows = [], 0
         phases: dict[str, list[float]] = {}
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began < how.seconds:
             event = job.batches(1)
             times.append(float(event["batch_ms"]))
             rows += int(event["rows_in"])
@@ -88,6 +94,7 @@ def main() -> None:
     parser.add_argument("--rates", default="130000,60000")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--trigger-ms", type=int, default=1000)
     chosen = parser.parse_args()
     print(f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}")
     rates = map(int, chosen.rates.split(","))
@@ -96,7 +103,7 @@ def main() -> None:
         for _ in range(chosen.rounds):
             for copies in (0, 1):
                 with tempfile.TemporaryDirectory(prefix="rhinoctl-bench-") as directory:
-                    run = one_run(Path(directory), query, rate, chosen.seconds, copies)
+                    run = one_run(Path(directory), query, rate, copies, chosen)
                 found[copies].append(run)
                 print(
                     f"  {query}, replication {copies}: batch {median(run.times):.0f} ms"

@@ -402,7 +402,7 @@ def test_ctrl_c_does_not_offer_to_abort_a_failover(
     serving.answers["GET", "/v1/ops/op-9"] = press
     ended = interrupted(*FAILOVER)
     assert ended.exit_code == 130
-    assert "op show op-9" in ended.stderr
+    assert "op watch op-9" in ended.stderr
     assert "op abort" not in ended.stderr
 
 
