@@ -87,7 +87,7 @@ class Ours:
         marks = NO_WATERMARKS
         found: dict[int, Rows] = {}
         for number, frame in enumerate(frames):
-            rows = self._staged(frame)
+            rows = self._staged(frame, compared=number < 2)
             if instance is None:
                 bound = self.operator.bind(rows.drop_columns([KEY_GROUP]).schema)
                 bound = bound_from_json(bound.to_json())
@@ -105,13 +105,14 @@ class Ours:
             found[len(frames)] = comparable(instance.apply([], marks).output)
         return found
 
-    def _staged(self, frame: DataFrame) -> pa.Table:
+    def _staged(self, frame: DataFrame, *, compared: bool) -> pa.Table:
         """The columns that cross from the JVM, and the key group; gathered rows are the same."""
         rows = frame.selectExpr(*projection(self.operator)).toArrow()
         rows = rows.rename_columns([KEY_GROUP, *self.operator.columns()])
-        gathered = gather.routed(frame.toArrow(), self.operator)
-        assert gathered.to_pylist() == rows.to_pylist()
-        assert gathered.schema.types == rows.schema.types
+        if compared:
+            gathered = gather.routed(frame.toArrow(), self.operator)
+            assert gathered.to_pylist() == rows.to_pylist()
+            assert gathered.schema.types == rows.schema.types
         return rows
 
     def _parts(self, rows: pa.Table) -> list[pa.Table]:

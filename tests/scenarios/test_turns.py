@@ -1,5 +1,7 @@
 """Every vnode has its turn: what an heir would replay is bounded, in batches too."""
 
+import pytest
+
 from rhinoctl import limits
 from tests.fakes.world import JOB, World
 from tests.fakes.world_spark import Query
@@ -44,6 +46,7 @@ def test_vnodes_without_rows_have_their_turn_however_long_the_others_take_to_rep
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_a_chain_that_is_slower_than_the_checkpoints_takes_all_vnodes_in_turn() -> None:
     """New checkpoints of the first vnodes come before the chain has had those of the last: these
     are not passed over, and the log goes although no checkpoint stays here until the chain has it.

@@ -13,6 +13,9 @@ from tests.sim.plan import plan_of
 from tests.sim.run import Outcome, simulate
 from tests.sim.seeds import FOUND, USUAL
 
+pytestmark = pytest.mark.xdist_group("sim")
+"""In one process, which runs each seed once for all tests here."""
+
 
 @cache
 def outcome_of(seed: int) -> Outcome:
