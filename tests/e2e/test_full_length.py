@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,25 +14,15 @@ import pytest
 from rhinoctl.ops.demo_kill import failover_of, kill_worker
 from rhinoctl.protocol.handover import Kind
 from rhinoctl.protocol.views import DrainRequest, HandoverRequest, OperationView, RescaleRequest
-from tests.integration.running import JOB, Running
+from tests.integration.running import JOB, Running, Start, starting
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark]
-
-Start = Callable[..., Running]
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Start]:
-    """Makes a cluster with a job's configuration, and ends it."""
-    made: list[Running] = []
-
-    def make(**config: object) -> Running:
-        made.append(Running(tmp_path / str(len(made)), **config))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with starting(tmp_path) as make:
+        yield make
 
 
 @pytest.mark.timeout(1800)

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,24 @@ class Running:
             self._child.close()
         self.client.close()
         local.down(self.cluster, ignore)
+
+
+Start = Callable[..., Running]
+"""Makes a cluster with a job's configuration."""
+
+
+@contextlib.contextmanager
+def starting(directory: Path) -> Iterator[Start]:
+    """Clusters in directories of their own, ended with the block."""
+    made: list[Running] = []
+
+    def make(**config: object) -> Running:
+        made.append(Running(directory / str(len(made)), **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 def _has_rows(event: Event) -> bool:

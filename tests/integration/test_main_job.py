@@ -6,32 +6,22 @@ Each test names the design's invariant or the scenario that it shows.
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rhinoctl.ops.demo_kill import failover_of, kill_worker
 from rhinoctl.protocol.views import BindRequest, HandoverRequest, RescaleRequest
-from tests.integration.running import JOB, Running
+from tests.integration.running import JOB, Start, starting
 
 pytestmark = pytest.mark.spark
-
-Start = Callable[..., Running]
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Start]:
-    """Makes a cluster with a job's configuration, and ends it."""
-    made: list[Running] = []
-
-    def make(**config: object) -> Running:
-        made.append(Running(tmp_path / str(len(made)), **config))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with starting(tmp_path) as make:
+        yield make
 
 
 @pytest.mark.timeout(600)
