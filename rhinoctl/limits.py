@@ -149,7 +149,11 @@ LEASE_OF_WORKER_S = 5.0
 """A worker that says nothing for so long is lost, unless it decides batches: `lease_s`."""
 
 AGENT_RESTART_S = 5.0
-"""An agent that is down while its instances live has so long to come back: `agent_restart_s`."""
+"""An agent that is down while its instances live, or that has said farewell, has so long to come
+back: `agent_restart_s`."""
+
+FAREWELL_S = 1.5
+"""An agent that is asked to end waits so long for the controller to ask how it is, to say so."""
 
 DISK_SHARE = 0.8
 """Of a disk's free room, what copies may be planned for: the log and compaction need some."""

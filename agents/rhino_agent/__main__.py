@@ -35,15 +35,17 @@ class ReplicaDisk(LocalDisk):
 
 
 class Stop:
-    """Set by SIGTERM and SIGINT."""
+    """Set by SIGTERM, which ends this worker, and by SIGINT, which ends the whole cluster: then
+    there is nobody to be told."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.at_once = False
         signal.signal(signal.SIGTERM, self._ask)
         signal.signal(signal.SIGINT, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+        self.at_once |= number == signal.SIGINT
 
 
 def serve(settings: AgentSettings) -> None:
@@ -71,7 +73,9 @@ def serve(settings: AgentSettings) -> None:
     agent = Agent(ports, disk, pid=os.getpid())
     event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
     try:
-        while not stop.asked and _wanted(settings.parent):
+        while not stop.at_once and not agent.left and _wanted(settings.parent):
+            if stop.asked:
+                agent.leave()
             _turn(agent)
         agent.stop_instances()
     finally:

@@ -86,6 +86,7 @@ class Agent:
         self._ports = ports
         self._disk = disk
         self._pid = pid
+        self._leaving_until: float | None = None
         self._desks: dict[JobUid, Desk] = {}
         self._unreadable: dict[JobUid, str] = {}
         for name in disk.list("jobs"):
@@ -112,6 +113,18 @@ class Agent:
     def has_work(self) -> bool:
         """Whether the next turn should come at once."""
         return any(desk.upkeep.has_work for desk in self._desks.values())
+
+    def leave(self) -> None:
+        """End soon: once the controller has been told, so that it does not take this for a loss, or
+        has not asked for a while."""
+        if self._leaving_until is None:
+            self._leaving_until = self._ports.clock.monotonic() + limits.FAREWELL_S
+
+    @property
+    def left(self) -> bool:
+        """Whether the loop shall end."""
+        until = self._leaving_until
+        return until is not None and self._ports.clock.monotonic() >= until
 
     def step(self, timeout_s: float) -> None:
         """One turn: whatever has come, then each job's affairs."""
@@ -217,8 +230,11 @@ class Agent:
                 uid: job_report(desk.job, desk.upkeep, desk.copies)
                 for uid, desk in self._desks.items()
             },
+            leaving=self._leaving_until is not None,
         )
         self._ports.wire.reply(envelope, report)
+        if report.leaving:
+            self._leaving_until = self._ports.clock.monotonic()
 
     def _wish(self, wish: m.DesiredJob) -> None:
         uid = wish.spec.uid
@@ -257,7 +273,7 @@ class Agent:
         event("job-dropped", job=uid)
 
     def stop_instances(self) -> None:
-        """End every instance, for a cluster that goes down as a whole."""
+        """End every instance: this worker ends on purpose."""
         for desk in self._desks.values():
             for instance in desk.job.instances.values():
                 instance.let_go()

@@ -19,6 +19,7 @@ from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import Overview
 from rhinoctl.control.registry import Registry
 from rhinoctl.control.settings import ControllerSettings
+from rhinoctl.control.wishes import Wishes
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
@@ -78,6 +79,13 @@ class Controller:
             jobs=self._jobs,
             groups=self._groups,
             failovers=self._failovers,
+            clock=clock,
+        )
+        self._wishes = Wishes(
+            registry=self._registry,
+            fleet=self._fleet,
+            jobs=self._jobs,
+            groups=self._groups,
             clock=clock,
         )
         self._overview = Overview(
@@ -153,7 +161,7 @@ class Controller:
             self._not_persisted(str(fault))
         else:
             self._not_persisted("")
-        self._fleet.tick(self._operations.wishes, self._period_s())
+        self._fleet.tick(self._wishes.of, self._period_s())
         self._answer_waiting()
 
     def _not_persisted(self, fault: str) -> None:
@@ -330,7 +338,7 @@ class Controller:
         return self._overview.chains(document, request)
 
     def checkpoint(self, name: str, request: views.CheckpointRequest) -> views.CheckpointView:
-        return self._operations.checkpoint(self._registry.job(name), request)
+        return self._wishes.checkpoint(self._registry.job(name), request)
 
     def suspect(self, name: str, suspicion: views.Suspicion) -> views.Acknowledged:
         """A driver or a task did not get through to a worker: it is asked at once."""

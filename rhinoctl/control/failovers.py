@@ -90,6 +90,7 @@ class Failovers:
             refused=seen.refused,
             instances=len(beacons),
             beacons=alive,
+            leaving=seen.report is not None and seen.report.leaving,
             decided_s=None if newest is None else now - newest,
         )
 

@@ -5,6 +5,7 @@ anything, a kill in the middle included, starts exactly what is missing.
 """
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -321,7 +322,9 @@ def _end(
 ) -> tuple[str, ...]:
     """End the named processes and, with an agent, the instances that it started."""
     started = {n: ProcessName(*p) for n, p in cluster.processes.items() if n in names}
-    running = set(processes.end(started.values(), patience_s=DOWN_S))
+    whole = set(cluster.processes) <= set(names)  # then no agent need say farewell
+    first = signal.SIGINT if whole else signal.SIGTERM
+    running = set(processes.end(started.values(), patience_s=DOWN_S, first=first))
     ended = [name for name, process in started.items() if process in running]
     for worker, entry in cluster.workers.items():
         if worker in names:

@@ -5,7 +5,8 @@ A wrong verdict costs a failover and no record (docs/protocol/failover.md); a la
 Invariants:
 
 1. Silence alone is a loss only after the lease, and not while the worker decides batches.
-2. An agent that is down while an instance of it lives moves nothing, unless it stays away.
+2. An agent that is down while an instance of it lives, or that has said that it ends, moves
+   nothing, unless it stays away.
 3. Many losses at once, or one after the other over one batch, are left to a person.
 """
 
@@ -27,7 +28,8 @@ class Verdict(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long to wait, in seconds: for an answer of a worker that is silent (`lease_s`), and for
-    an agent that is down while its instances live (`agent_restart_s`)."""
+    an agent that is down while its instances live, or that was ended on purpose
+    (`agent_restart_s`)."""
 
     lease_s: float
     agent_restart_s: float
@@ -40,7 +42,7 @@ class Evidence:
     `silent_s` since its last answer, None if it has never answered this controller, which then
     has been up for `up_s`. `refused` says that nothing listened at its address when it was asked
     last, `instances` how many instances it had, `beacons` how many of them have somebody
-    listening. `decided_s` since a driver decided a batch with it, None if none has.
+    listening, `leaving` that it has said farewell. `decided_s` since a driver decided a batch with it, None if none has.
     """
 
     silent_s: float | None
@@ -48,6 +50,7 @@ class Evidence:
     refused: bool
     instances: int
     beacons: int
+    leaving: bool
     decided_s: float | None
 
 
@@ -58,7 +61,7 @@ def judge(seen: Evidence, patience: Patience) -> Verdict:
     """
     silent_s = seen.up_s if seen.silent_s is None else seen.silent_s
     if seen.refused:
-        patient = seen.beacons > 0 or seen.instances == 0
+        patient = seen.leaving or seen.beacons > 0 or seen.instances == 0
         limit_s = patience.agent_restart_s if patient else 0.0
         return Verdict.LOST if silent_s >= limit_s else Verdict.SUSPECT
     deciding = seen.decided_s is not None and seen.decided_s < patience.lease_s

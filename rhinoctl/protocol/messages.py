@@ -286,13 +286,15 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport(Message):
-    """A worker's observed state; `free_bytes` of its replica disk."""
+    """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was asked to
+    end and will not be heard again before its next start."""
 
     worker: WorkerId
     pid: int
     wall: float
     free_bytes: int
     jobs: Mapping[JobUid, JobReport]
+    leaving: bool = False
 
 
 # --- agents to agents ----------------------------------------------------------------------------

@@ -72,8 +72,14 @@ class Processes:
             return False
         return process.pid > 0 and born(process.pid) == process.born
 
-    def end(self, processes: Iterable[ProcessName], *, patience_s: float) -> list[ProcessName]:
-        """Ask them to end, kill those that did not in time; returns those that were running.
+    def end(
+        self,
+        processes: Iterable[ProcessName],
+        *,
+        patience_s: float,
+        first: signal.Signals = signal.SIGTERM,
+    ) -> list[ProcessName]:
+        """Ask them to end with the `first` signal, kill those that did not in time; returns those that were running.
 
         They are gone on return, or had the time of `KILL_S` to go.
         """
@@ -85,7 +91,7 @@ class Processes:
                     opened.callback(os.close, handle)
                     handles[handle] = process
             running = list(handles.values())
-            for number, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILL_S)):
+            for number, patience in ((first, patience_s), (signal.SIGKILL, KILL_S)):
                 for handle in handles:
                     with suppress(ProcessLookupError):
                         signal.pidfd_send_signal(handle, number)

@@ -96,13 +96,15 @@ class Host:
 
     def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:
         try:
-            while True:
+            while not agent.left:
                 process.touch("turn")
                 agent.step(0.0)
                 pause_s = limits.AGENT_WAIT_S * self._world.leisure
                 yield 0.001 if agent.has_work else pause_s
+            agent.stop_instances()
         except Killed:
             return
+        self.kill_agent()
 
     def kill_agent(self) -> None:
         """kill -9 of the agent alone."""
@@ -113,6 +115,11 @@ class Host:
         assert self._wire is not None
         self._wire.inner.crash()
         self._process = self._wire = self.agent = None
+
+    def end_agent(self) -> None:
+        """SIGTERM: it says farewell, and ends with its instances."""
+        assert self.agent is not None
+        self.agent.leave()
 
     def power_loss(self, keep: Random | None = None) -> None:
         """Everything on the host ends, and the disk forgets what was not durable."""

@@ -8,6 +8,7 @@ from rhinoctl import limits
 from rhinoctl.errors import HealthyTarget, NoCopy, Refused, UnknownWorker
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol import views
+from rhinoctl.protocol.epochs import Role
 from rhinoctl.protocol.handover import Kind, Phase
 from tests.fakes.world import JOB, World
 from tests.fakes.world_spark import Query
@@ -177,6 +178,64 @@ def test_an_agent_alone_moves_nothing() -> None:
         goes_on(world, query)
     assert world.epoch() == before
     assert not failovers(world)
+    end(world, query)
+
+
+def test_a_worker_that_is_restarted_on_purpose_moves_nothing() -> None:
+    """Its instances end with it; it has said so, and is waited for."""
+    world, query = started()
+    before = world.epoch()
+    for name in ("w1", "w2", "w3"):
+        host = world.hosts[name]
+        host.end_agent()
+        world.until(lambda host=host: host.agent is None)
+        assert not host.instances
+        world.run(2.0)
+        host.start_agent()
+        goes_on(world, query)
+    assert world.epoch() == before
+    assert not failovers(world)
+    end(world, query)
+
+
+def test_a_worker_that_said_farewell_and_stays_away_is_given_up() -> None:
+    world, query = started()
+    world.hosts["w1"].end_agent()
+    goes_on(world, query, 30.0)
+    world.until(lambda: bool(failovers(world)), "a failover")
+    goes_on(world, query, 30.0)
+    assert W1 not in world.epoch().listeners()
+    end(world, query)
+
+
+def test_an_agent_ends_without_a_controller_to_be_told() -> None:
+    world, query = started()
+    world.kill_controller()
+    world.hosts["w1"].end_agent()
+    world.until(lambda: world.hosts["w1"].agent is None, "its end", 2 * limits.FAREWELL_S)
+    world.start_controller()
+    world.run(1.0)
+    world.hosts["w1"].start_agent()
+    goes_on(world, query)
+    assert not failovers(world)
+    end(world, query)
+
+
+def test_copies_are_made_anew_once_the_heirs_have_recovered() -> None:
+    """They would take the network, and the disks, from what the job waits for."""
+    world, query = started(workers=4, batches=40)
+    world.hosts["w1"].lose()
+    phases = set()
+
+    def all_back() -> bool:
+        phase = failovers(world)[0].phase if failovers(world) else None
+        joining = any(m.role is Role.JOINING for r in world.epoch().routes for m in r.members)
+        assert not (joining and phase in (Phase.ARMED, Phase.MARKED))
+        phases.add(phase)
+        return all_copies(world, 2) and phase is Phase.COMPLETE
+
+    world.until(all_back, "copies", 60.0)
+    assert Phase.MARKED in phases
     end(world, query)
 
 

@@ -17,6 +17,7 @@ def seen(**changes: object) -> Evidence:
         "refused": False,
         "instances": 2,
         "beacons": 2,
+        "leaving": False,
         "decided_s": None,
     }
     return Evidence(**{**plain, **changes})  # type: ignore[arg-type]
@@ -33,6 +34,8 @@ def seen(**changes: object) -> Evidence:
         (seen(refused=True, beacons=0), Verdict.LOST),
         (seen(refused=True, beacons=1), Verdict.SUSPECT),
         (seen(refused=True, beacons=1, silent_s=10.0), Verdict.LOST),
+        (seen(refused=True, beacons=0, leaving=True), Verdict.SUSPECT),
+        (seen(refused=True, beacons=0, leaving=True, silent_s=10.0), Verdict.LOST),
         (seen(refused=True, instances=0, beacons=0), Verdict.SUSPECT),
         (seen(refused=True, instances=0, beacons=0, silent_s=10.0), Verdict.LOST),
         (seen(silent_s=None, up_s=1.0), Verdict.ALIVE),
