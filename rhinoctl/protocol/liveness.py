@@ -42,7 +42,8 @@ class Evidence:
     `silent_s` since its last answer, None if it has never answered this controller, which then
     has been up for `up_s`. `refused` says that nothing listened at its address when it was asked
     last, `instances` how many instances it had, `beacons` how many of them have somebody
-    listening, `leaving` that it has said farewell. `decided_s` since a driver decided a batch with it, None if none has.
+    listening, `leaving` that it has said farewell. `decided_s` since a driver decided a batch with
+    it, None if none has.
     """
 
     silent_s: float | None

@@ -286,8 +286,8 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport(Message):
-    """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was asked to
-    end and will not be heard again before its next start."""
+    """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was
+    asked to end and will not be heard again before its next start."""
 
     worker: WorkerId
     pid: int

@@ -79,7 +79,8 @@ class Processes:
         patience_s: float,
         first: signal.Signals = signal.SIGTERM,
     ) -> list[ProcessName]:
-        """Ask them to end with the `first` signal, kill those that did not in time; returns those that were running.
+        """Ask them to end with the `first` signal, kill those that did not in time; returns
+        those that were running.
 
         They are gone on return, or had the time of `KILL_S` to go.
         """
