@@ -4,7 +4,8 @@ Invariants:
 
 1. A request holds its share of the bounds from `admit` to `release`, whatever becomes of it.
 2. A request is answered once: by the loop, or, if the loop has not taken it yet, by `close`. One
-   that the loop has taken and not answered is dropped, since nothing may be said of it.
+   that the loop has taken and not answered is dropped, since nothing may be said of it. What is
+   refused so is refused as BUSY: whoever asks again finds the next process, or nobody.
 3. Among the requests of one link, the loop gets none after one with a higher place.
 """
 
@@ -43,7 +44,7 @@ class Slot:
     def refuse(self) -> None:
         """Answer for a loop that will not take it any more."""
         self.over = True
-        self.answer = refusal(self.message, RefusalCode.FAULT, "closing")
+        self.answer = refusal(self.message, RefusalCode.BUSY, "closing")
         self.answered.set()
 
 
@@ -78,9 +79,7 @@ class Inbox:
                 ),
                 timeout=max(0.0, deadline - monotonic()),
             )
-            if self._closed:
-                return RefusalCode.FAULT
-            if not fits:
+            if self._closed or not fits:
                 return RefusalCode.BUSY
             self._requests += 1
             self._bytes += size

@@ -362,7 +362,7 @@ class FakeWire:
         """Refuse what was not taken, drop what was not answered, and what was sent."""
         for handle in sorted(self._untaken & self._unanswered.keys()):
             request = self._unanswered.pop(handle)
-            self._network.answer(request, self.address, self._refusal(request, RefusalCode.FAULT))
+            self._network.answer(request, self.address, self._refusal(request, RefusalCode.BUSY))
         self.crash()
 
     def crash(self) -> None:

@@ -330,7 +330,7 @@ def test_closing_refuses_what_was_not_taken_and_leaves_the_rest_unknown(
     assert news[taken].outcome is Outcome.UNKNOWN
     refusal = news[untaken].message
     assert isinstance(refusal, Refusal)
-    assert refusal.code is RefusalCode.FAULT
+    assert refusal.code is RefusalCode.BUSY
 
 
 def test_a_closed_wire_sends_nothing(client: AnyWire, server: AnyWire) -> None:

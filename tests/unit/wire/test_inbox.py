@@ -66,9 +66,9 @@ def test_closing_answers_what_no_loop_has_seen_and_drops_the_rest() -> None:
         assert answer is not None
         refusal = decode(answer[0])
         assert isinstance(refusal, Refusal)
-        assert refusal.code is RefusalCode.FAULT
+        assert refusal.code is RefusalCode.BUSY
     assert box.take(0.0) is None
-    assert box.admit(0, monotonic()) is RefusalCode.FAULT
+    assert box.admit(0, monotonic()) is RefusalCode.BUSY
 
 
 def test_requests_are_counted() -> None:
