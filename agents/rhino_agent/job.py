@@ -9,6 +9,7 @@ Invariants:
 2. An output that is owed is made, whatever became of the process that was to make it.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -39,8 +40,8 @@ class Job:
 
     `told` says that the controller's wishes are known: until then nothing is ended or removed for
     want of a wish. `pressed` says that the disk has refused something: what may go should go.
-    `fetched_bytes` of checkpoints have come from other workers, at the pace of `throttle`, and
-    owners here have applied `applied_bytes` of slices.
+    `fetched` counts the bytes of checkpoints that have come from other workers, by vnode, at the
+    pace of `throttle`; owners here have applied `applied_bytes` of slices.
     """
 
     def __init__(self, ports: Ports, spec: JobSpec) -> None:
@@ -56,7 +57,8 @@ class Job:
         self.desired = m.DesiredJob(spec=spec)
         self.told = self.pressed = False
         self.throttle = Throttle(ports.clock, ports.settings.replication_bytes_s)
-        self.fetched_bytes = self.applied_bytes = 0
+        self.fetched: Counter[Vnode] = Counter()
+        self.applied_bytes = 0
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
         self._owed: list[tuple[Envelope, DecisionRecord]] = []

@@ -27,7 +27,7 @@ def job_report(job: Job, upkeep: Upkeep, copies: Copies) -> m.JobReport:
         vnodes=_vnodes(job, upkeep.holdings, copies),
         instances={name: _instance(one, upkeep) for name, one in job.instances.items()},
         watermarks=state.decided.watermarks if state.decided is not None else NO_WATERMARKS,
-        fetched_bytes=job.fetched_bytes,
+        fetched_bytes=job.fetched.total(),
         applied_bytes=job.applied_bytes,
     )
 
@@ -98,4 +98,5 @@ def _vnode(
         copy_bytes=total,
         replay_rows=rows,
         replay_bytes=size,
+        fetched_bytes=job.fetched[vnode],
     )

@@ -121,7 +121,7 @@ class Transfer:
         path = self._kept.incoming(self.manifest, entry)
         self._job.ports.disk.append(path, envelope.payload)
         self.bytes += size
-        self._job.fetched_bytes += size
+        self._job.fetched[self.vnode] += size
         if (self._job.ports.disk.size(path) or 0) >= entry.size:
             self._missing.pop(0)
         self.go_on()

@@ -161,9 +161,17 @@ class Failovers:
         reports = self.fleet.reports(uid).values()
         return max((r.decided.position.time for r in reports if r.decided), default=None)
 
-    def _fetched(self, uid: JobUid) -> int:
-        """Bytes of checkpoints that have gone over the network, as the live workers report."""
-        return sum(report.fetched_bytes for report in self.fleet.reports(uid).values())
+    def _fetched(self, state: Failover, epoch: Epoch | None) -> int:
+        """Bytes of the vnodes' checkpoints that have come to their heirs, placed as in an epoch."""
+        if epoch is None:
+            return 0
+        reports = self.fleet.reports(state.job)
+        heirs = [(reports.get(epoch.owner_worker(vnode)), vnode) for vnode in state.heirs]
+        return sum(
+            report.vnodes[vnode].fetched_bytes
+            for report, vnode in heirs
+            if report is not None and vnode in report.vnodes
+        )
 
     def _past(self, uid: JobUid) -> list[Past]:
         ended = [d.failover for d in self.registry.failovers.values() if d.failover.job == uid]
@@ -188,7 +196,6 @@ class Failovers:
             gone=gone,
             why=why,
             decided=self._decided(uid),
-            fetched=self._fetched(uid),
             choice=choice,
             force=force,
             times={hm.Phase.ARMED.value: now},
@@ -238,7 +245,7 @@ class Failovers:
         if before.ended:
             return document
         if before.phase is hm.Phase.ARMED:  # what comes before the cut is not fetched for it
-            before = replace(before, fetched=self._fetched(before.job))
+            before = replace(before, fetched=self._fetched(before, before.proposal))
         state = recovery.step(before, facts, behind, self.clock.wall())
         if state.phase is not before.phase:
             log.info("failover op=%s phase=%s epoch=%s", state.op, state.phase.value, state.epoch)
@@ -255,6 +262,7 @@ class Failovers:
         behind: Mapping[tuple[WorkerId, Vnode], int],
     ) -> views.OperationView:
         replayed = view.replayed_batches
+        fetched = self._fetched(state, facts.epoch) - state.fetched
         heirs = {(facts.epoch.owner_worker(v), v) for v in state.heirs}
         if state.phase is hm.Phase.ARMED:
             placed = state.proposal.owner_worker if state.proposal is not None else None
@@ -274,7 +282,7 @@ class Failovers:
             marker=state.marker,
             total_ms=None if ended is None else 1000 * (ended - began),
             replayed_batches=replayed,
-            bytes_moved=max(0, self._fetched(state.job) - state.fetched),
+            bytes_moved=0 if state.phase is hm.Phase.ARMED else max(0, fetched),
             progress=(
                 "waiting for the cut"
                 if state.phase is hm.Phase.ARMED

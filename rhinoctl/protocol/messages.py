@@ -232,7 +232,8 @@ class Heartbeat(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnodeReport:
     """One vnode's copy on one worker; `covers` is what the newest checkpoint here covers, None
-    without one. Of the log after it there are `replay_rows` in `replay_bytes`."""
+    without one. Of the log after it there are `replay_rows` in `replay_bytes`. `fetched_bytes` of its
+    checkpoints have come to this worker since its agent started."""
 
     use: VnodeUse
     instance: InstanceId | None = None
@@ -244,6 +245,7 @@ class VnodeReport:
     copy_bytes: int = 0
     replay_rows: int = 0
     replay_bytes: int = 0
+    fetched_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

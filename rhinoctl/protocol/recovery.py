@@ -25,8 +25,9 @@ from rhinoctl.protocol.handover import ENDED, Facts, Handover, Phase
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
     """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
-    newest batch that was decided when it began, `fetched` the bytes of checkpoints that had gone
-    over the network before the cut. With `force` vnodes without another copy begin empty.
+    newest batch that was decided when it began, `fetched` the bytes of the vnodes'
+    checkpoints that had come to their heirs before the cut. With `force` vnodes without another
+    copy begin empty.
 
     Its phases are ARMED (a cut is offered), MARKED (it is decided, by the record of batch `marker`)
     and COMPLETE, or ABORTED. Times are wall seconds.

@@ -169,8 +169,8 @@ class OperationView:
     """An operation as people see it. Times are wall seconds by phase; `pause_ms` and `total_ms`
     are None until they are known. Of a failover, `recover_ms` is the time from the decision to the
     first batch that every heir has applied, `replayed_batches` the most that an heir applied from
-    its log before, and `bytes_moved` what was fetched until then. Without a query at the marker
-    (`live` is false) no batch was held up, and no pause is measured."""
+    its log before, and `bytes_moved` what heirs fetched of it until then. Without a query at
+    the marker (`live` is false) no batch was held up, and no pause is measured."""
 
     id: OpId
     job: JobName

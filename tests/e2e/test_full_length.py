@@ -100,11 +100,6 @@ def _expect_complete(job: Running, begun: OperationView) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.xfail(
-    strict=True,
-    reason="an agent that ends cleanly with its instances is taken for lost at once, and copies"
-    " made anew go over the network before the heirs have recovered",
-)
 def test_t3_kill_the_owner(running: Start) -> None:
     """T3: two copies of 400 MB, 16 vnodes on the victim, killed with its instances under load; then
     a clean restart of each agent in turn, then the drain of a host."""
