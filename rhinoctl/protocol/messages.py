@@ -232,8 +232,8 @@ class Heartbeat(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnodeReport:
     """One vnode's copy on one worker; `covers` is what the newest checkpoint here covers, None
-    without one. Of the log after it there are `replay_rows` in `replay_bytes`. `fetched_bytes` of its
-    checkpoints have come to this worker since its agent started."""
+    without one. Of the log after it there are `replay_rows` in `replay_bytes`. `fetched_bytes` of
+    its checkpoints have come to this worker since its agent started."""
 
     use: VnodeUse
     instance: InstanceId | None = None
