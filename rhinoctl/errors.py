@@ -138,6 +138,12 @@ class UnwritableDirectory(Refused):
     code = "unwritable-directory"
 
 
+class DiskFull(Refused):
+    """A replica disk has no room for the little that is needed, or not for what is asked for."""
+
+    code = "disk-full"
+
+
 class PortInUse(Refused):
     code = "port-in-use"
 

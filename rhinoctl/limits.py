@@ -158,6 +158,18 @@ FAREWELL_S = 1.5
 DISK_SHARE = 0.8
 """Of a disk's free room, what copies may be planned for: the log and compaction need some."""
 
+BALLAST_BYTES = 8 << 20
+"""Room that an agent finds at its start on a disk that is full: for some hundred small files."""
+
+BALLAST_SHARE = 8
+"""The ballast is laid down once the disk has so many times its size free."""
+
+BALLAST_LOOK_S = 30.0
+"""How often an agent looks if its ballast is there."""
+
+ROOM_LOW_BYTES = 256 << 20
+"""A replica disk with less room is said to be nearly full: the log of some large batches."""
+
 OPEN_VNODE_S = 0.03
 """What it takes to open a vnode's database, for predictions."""
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from rhino_agent import ballast
 from rhino_agent.copies import Copies
 from rhino_agent.feeder import Feeder
 from rhino_agent.holdings import Holdings
@@ -39,10 +40,10 @@ class WorkerDisk(StampingDisk, Protocol):
 
 
 def next_incarnation(disk: WorkerDisk) -> int:
-    """The number of this start of the agent; durable before anything else is done."""
+    """The number of this start; durable before anything else is done. Raises DiskFull."""
     path = "incarnation.json"
     number = 1 if disk.size(path) is None else codec.loads(int, disk.read(path)) + 1
-    disk.write_atomic(path, codec.dumps(number))
+    ballast.in_any_case(disk, lambda: disk.write_atomic(path, codec.dumps(number)))
     return number
 
 
@@ -87,6 +88,7 @@ class Agent:
         self._disk = disk
         self._pid = pid
         self._leaving_until: float | None = None
+        self._ballast_at = 0.0
         self._desks: dict[JobUid, Desk] = {}
         self._unreadable: dict[JobUid, str] = {}
         for name in disk.list("jobs"):
@@ -139,6 +141,10 @@ class Agent:
             for affair in desk.affairs():
                 with self._told(f"turn of job {uid}"):
                     affair()
+        now = self._ports.clock.monotonic()
+        if now >= self._ballast_at:
+            self._ballast_at = now + limits.BALLAST_LOOK_S
+            ballast.lay(self._disk, self._ports.settings.ballast_bytes)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:

@@ -19,7 +19,8 @@ class AgentSettings:
 
     `replay_target_s` is how long an instance that starts anew may apply from the log;
     `replication_bytes_s` how fast checkpoints may be fetched, 0 for no bound. `run` is a short
-    directory for Unix sockets; `parent` the process id with which the agent shall end, 0 if it
+    directory for Unix sockets; `ballast_bytes` of the disk are kept for an agent's start on a full
+    one; `parent` the process id with which the agent shall end, 0 if it
     stands alone.
     """
 
@@ -33,6 +34,7 @@ class AgentSettings:
     buffer_bytes: int
     replay_target_s: float = limits.REPLAY_TARGET_S
     replication_bytes_s: int = 0
+    ballast_bytes: int = limits.BALLAST_BYTES
     parent: int = 0
 
 

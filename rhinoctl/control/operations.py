@@ -23,6 +23,7 @@ from rhinoctl.control.registry import (
 )
 from rhinoctl.errors import (
     Busy,
+    DiskFull,
     NoSuchWorkers,
     Refused,
     UnknownInstance,
@@ -214,6 +215,7 @@ class Operations:
                 f"worker {', '.join(down)} does not answer, and the move is from it or to it",
                 remedy="start its agent again (on a local cluster: `rhinoctl local up`)",
             )
+        self._check_room(document.spec.uid, epoch, plan)
         now = self.clock.wall()
         idle = dry_run or plan.empty
         op = NO_OPERATION if idle else self.registry.next_operation()
@@ -247,6 +249,24 @@ class Operations:
         if idle:
             return view
         return self.registry.put_operation(state, view).view
+
+    def _check_room(self, uid: JobUid, epoch: Epoch, plan: Plan) -> None:
+        """Raise DiskFull if a target has no room for the copies that would come to it."""
+        coming: dict[WorkerId, list[Vnode]] = {}
+        for vnode, target in plan.moves.items():
+            worker = plan.instances[target]
+            if worker not in epoch.holders(vnode):
+                coming.setdefault(worker, []).append(vnode)
+        for worker, vnodes in sorted(coming.items()):
+            report = self.fleet.workers[worker].report
+            size = self._state_bytes(uid, epoch, dict.fromkeys(vnodes, InstanceId("")))
+            if report is not None and size > report.free_bytes * limits.DISK_SHARE:
+                raise DiskFull(
+                    f"worker {worker} has {report.free_bytes / 1e6:.0f} MB free, and"
+                    f" {size / 1e6:.0f} MB would come to it; a share of it stays for log and"
+                    " compaction",
+                    remedy="make room on its file system, or move to another worker",
+                )
 
     def _state_bytes(self, uid: JobUid, epoch: Epoch, moves: Mapping[Vnode, InstanceId]) -> int:
         reports = self.fleet.reports(uid)

@@ -40,6 +40,7 @@ class Overview:
         findings = (
             *_store_findings(self.store_fault),
             *_worker_findings(workers, self.fleet),
+            *_room_findings(workers),
             *_job_findings(jobs, away),
             *self._copies(jobs),
             *self._braked(),
@@ -182,6 +183,7 @@ class Overview:
             log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
             vnodes_held=held - owned,
             draining=name in self.registry.draining,
+            room_low=report is not None and report.free_bytes < limits.ROOM_LOW_BYTES,
         )
 
 
@@ -217,6 +219,19 @@ def _store_findings(fault: str) -> tuple[views.Finding, ...]:
             what=f"the controller cannot write its store: {fault}; operations wait, batches go on",
             remedy="make room on the controller's disk; it goes on by itself",
         ),
+    )
+
+
+def _room_findings(workers: Iterable[views.WorkerView]) -> tuple[views.Finding, ...]:
+    return tuple(
+        views.Finding(
+            what=f"worker {worker.id}: its disk has {worker.free_bytes / 1e6:.0f} MB left; once it"
+            " is full, batches wait for it",
+            remedy=f"make room on its file system, or empty it: `rhinoctl drain {worker.id}`;"
+            " it goes on by itself",
+        )
+        for worker in workers
+        if worker.room_low
     )
 
 

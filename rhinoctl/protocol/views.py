@@ -262,7 +262,7 @@ class Health(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
     """A worker as the controller last saw it; `seen_s` seconds ago, None if never. `draining` ones
-    get no vnodes and no copies."""
+    get no vnodes and no copies; the disk of one with `room_low` is nearly full."""
 
     id: WorkerId
     address: str
@@ -275,6 +275,7 @@ class WorkerView:
     log_bytes: int
     vnodes_held: int = 0
     draining: bool = False
+    room_low: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,10 +103,13 @@ def _workers(workers: Sequence[WorkerView]) -> Table:
 
 
 def _worker_state(worker: WorkerView) -> Text:
-    if not worker.draining:
-        return coloured(worker.health)
-    there = worker.vnodes_owned or worker.vnodes_held
-    return Text.assemble(coloured(worker.health), ", ", "draining" if there else "drained")
+    parts: list[str | Text] = [coloured(worker.health)]
+    if worker.room_low:
+        parts += [", ", Text("disk nearly full", "yellow")]
+    if worker.draining:
+        there = worker.vnodes_owned or worker.vnodes_held
+        parts += [", ", "draining" if there else "drained"]
+    return Text.assemble(*parts)
 
 
 def losses_table(jobs: Sequence[JobView]) -> RenderableType | None:

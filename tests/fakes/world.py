@@ -262,6 +262,10 @@ class World:
         """Ask for another number of copies."""
         self.call(lambda c: c.set_job(job, views.SetJob(replication=replication)))
 
+    def status(self) -> views.StatusView:
+        """What `rhinoctl status` shows."""
+        return self.call(lambda c: c.status())
+
     def groups(self, job: JobName = JOB) -> views.GroupsView:
         """The replica groups, as the controller shows them."""
         return self.call(lambda c: c.groups(job, views.GroupsRequest()))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 START_S = 0.3
 """How long an instance process takes until it listens."""
 
+BALLAST_BYTES = 1 << 10
+"""Enough for what a start writes."""
+
 SMALL_BYTES = 4 << 10
 """Some thirty rows: spills between checkpoints, and rows that are dropped from the cache."""
 
@@ -92,6 +95,7 @@ class Host:
             cache_bytes=SMALL_BYTES,
             buffer_bytes=SMALL_BYTES,
             replication_bytes_s=self._world.copies_bytes_s,
+            ballast_bytes=BALLAST_BYTES,
         )
 
     def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:

@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from rhinoctl.errors import DiskFull
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
 
@@ -82,6 +83,55 @@ def test_a_full_disk_of_a_target_delays_its_copy_only() -> None:
     assert world.until_ended(operation).phase is Phase.COMPLETE
     world.finish(query, batches=query.directory.committed + 10)
     assert query.failures == []
+
+
+def test_an_agent_starts_on_a_disk_that_is_full() -> None:
+    """It is the one that removes what may go: it has kept room for its own start."""
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    host = world.hosts["w1"]
+    world.mishaps_expected = True
+    host.kill_agent()
+    host.disk.capacity_bytes = host.disk.bytes_used()
+    host.start_agent()
+    assert host.agent is not None
+    world.run(2.0)
+    host.disk.capacity_bytes = None
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_a_full_disk_is_said_before_and_while_it_is() -> None:
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    assert not world.status().findings
+    disk = world.hosts["w2"].disk
+    disk.capacity_bytes = disk.bytes_used() + (100 << 20)
+    world.run(2.0)
+    (finding,) = world.status().findings
+    assert "worker w2: its disk has 10" in finding.what
+    disk.capacity_bytes = None
+    world.run(2.0)
+    assert not world.status().findings
+    world.finish(query, batches=10)
+
+
+def test_a_move_that_would_fill_a_disk_is_refused() -> None:
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 40)
+    disk = world.hosts["w3"].disk
+    disk.capacity_bytes = disk.bytes_used() + 100
+    world.run(2.0)
+    seen = world.epoch()
+    with pytest.raises(DiskFull, match="worker w3 has 0 MB free"):
+        world.rescale(3)
+    disk.capacity_bytes = None
+    world.run(2.0)
+    assert world.epoch() == seen
+    assert world.until_ended(world.rescale(3)).phase is Phase.COMPLETE
+    world.finish(query, batches=query.directory.committed + 10)
 
 
 def test_an_instance_that_cannot_write_is_started_again_until_it_can() -> None:
