@@ -138,6 +138,12 @@ class UnwritableDirectory(Refused):
     code = "unwritable-directory"
 
 
+class CeilingExceeded(Refused):
+    """A worker has not the open files or the memory for what is asked of it."""
+
+    code = "ceiling-exceeded"
+
+
 class DiskFull(Refused):
     """A replica disk has no room for the little that is needed, or not for what is asked for."""
 

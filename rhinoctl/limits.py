@@ -170,6 +170,19 @@ BALLAST_LOOK_S = 30.0
 ROOM_LOW_BYTES = 256 << 20
 """A replica disk with less room is said to be nearly full: the log of some large batches."""
 
+FILES_A_VNODE = 7
+"""Open files of one vnode's database (rocksdict 0.3.29)."""
+
+FILES_BASE = 128
+"""Open files of an instance besides its databases: sockets, its log, libraries, files that are
+written."""
+
+MEMORY_SHARE = 0.9
+"""Of a worker's memory, what its instances may take together at most."""
+
+INSTANCE_BASE_BYTES = 160 << 20
+"""What an instance takes besides its caches: the interpreter, Arrow, a batch."""
+
 OPEN_VNODE_S = 0.03
 """What it takes to open a vnode's database, for predictions."""
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -11,7 +12,7 @@ from types import FrameType
 
 import pyarrow as pa
 
-from rhino_agent.agent import Agent, next_incarnation
+from rhino_agent.agent import Agent, HostLimits, next_incarnation
 from rhino_agent.launcher import ProcessLauncher
 from rhino_agent.ports import Ports, event
 from rhino_agent.settings import AgentSettings, read_settings
@@ -48,6 +49,16 @@ class Stop:
         self.at_once |= number == signal.SIGINT
 
 
+def host_limits() -> HostLimits:
+    """What this host allows, after the limit of open files was raised as far as it goes: for the
+    agent, and for the instances that it starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    files = 0 if hard == resource.RLIM_INFINITY else hard
+    return HostLimits(open_files=files, memory_bytes=pages)
+
+
 def serve(settings: AgentSettings) -> None:
     """Run until told to stop, or until the parent is gone; either ends the instances too.
 
@@ -70,7 +81,7 @@ def serve(settings: AgentSettings) -> None:
         launcher=ProcessLauncher(),
         incarnation=incarnation,
     )
-    agent = Agent(ports, disk, pid=os.getpid())
+    agent = Agent(ports, disk, pid=os.getpid(), host=host_limits())
     event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
     try:
         while not stop.at_once and not agent.left and _wanted(settings.parent):

@@ -39,6 +39,17 @@ class WorkerDisk(StampingDisk, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLimits:
+    """How many files a process here may open, and the host's memory; 0: not known."""
+
+    open_files: int
+    memory_bytes: int
+
+
+UNKNOWN_HOST = HostLimits(open_files=0, memory_bytes=0)
+
+
 def next_incarnation(disk: WorkerDisk) -> int:
     """The number of this start; durable before anything else is done. Raises DiskFull."""
     path = "incarnation.json"
@@ -82,8 +93,11 @@ class Agent:
     What goes wrong with one job is told and stays with it: `mishaps` counts how often.
     """
 
-    def __init__(self, ports: Ports, disk: WorkerDisk, *, pid: int) -> None:
+    def __init__(
+        self, ports: Ports, disk: WorkerDisk, *, pid: int, host: HostLimits = UNKNOWN_HOST
+    ) -> None:
         self.mishaps = 0
+        self._host = host
         self._ports = ports
         self._disk = disk
         self._pid = pid
@@ -237,6 +251,11 @@ class Agent:
                 for uid, desk in self._desks.items()
             },
             leaving=self._leaving_until is not None,
+            open_files=self._host.open_files,
+            memory_bytes=self._host.memory_bytes,
+            instance_bytes=settings.cache_bytes
+            + settings.buffer_bytes
+            + limits.INSTANCE_BASE_BYTES,
         )
         self._ports.wire.reply(envelope, report)
         if report.leaving:

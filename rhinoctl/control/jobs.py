@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
+from rhinoctl.control.ceilings import check_ceilings
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.registry import JobDocument, Registry
 from rhinoctl.errors import (
@@ -92,8 +93,15 @@ class Jobs:
             instances=instances,
             workers={worker: addresses[worker] for worker in self.placeable()},
         )
+        owners = [route.owner for route in epoch.routes]
+        check_ceilings(self._fleet, epoch.instances, owners, self.layouts())
         copied = self._with_copies(epoch, spec)
         return self._registry.put_job(JobDocument(spec=spec, epoch=copied, instances=instances))
+
+    def layouts(self, but: JobUid | None = None) -> tuple[Epoch, ...]:
+        """The layouts of all jobs but one."""
+        documents = self._registry.jobs.values()
+        return tuple(self.epoch(d) for d in documents if not d.deleted and d.spec.uid != but)
 
     def _with_copies(self, epoch: Epoch, spec: JobSpec) -> Epoch:
         """The first epoch with its members, who are full from the beginning: each has the empty

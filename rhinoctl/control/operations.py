@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from rhinoctl import limits
+from rhinoctl.control.ceilings import check_ceilings
 from rhinoctl.control.failovers import NO_OPERATION, Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups
@@ -216,6 +217,8 @@ class Operations:
                 remedy="start its agent again (on a local cluster: `rhinoctl local up`)",
             )
         self._check_room(document.spec.uid, epoch, plan)
+        owners = [plan.moves.get(Vnode(v), epoch.routes[v].owner) for v in epoch.vnodes()]
+        check_ceilings(self.fleet, plan.instances, owners, self.jobs.layouts(document.spec.uid))
         now = self.clock.wall()
         idle = dry_run or plan.empty
         op = NO_OPERATION if idle else self.registry.next_operation()

@@ -289,7 +289,8 @@ class JobReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport(Message):
     """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was
-    asked to end and will not be heard again before its next start."""
+    asked to end and will not be heard again before its next start. A process there may open
+    `open_files`, an instance takes up to `instance_bytes` of its `memory_bytes`; 0: not known."""
 
     worker: WorkerId
     pid: int
@@ -297,6 +298,9 @@ class WorkerReport(Message):
     free_bytes: int
     jobs: Mapping[JobUid, JobReport]
     leaving: bool = False
+    open_files: int = 0
+    memory_bytes: int = 0
+    instance_bytes: int = 0
 
 
 # --- agents to agents ----------------------------------------------------------------------------

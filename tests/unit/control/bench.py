@@ -59,9 +59,10 @@ class Desk:
 class Worker:
     """An agent without disk and instances. `use` is what it reports of copies that it is to warm,
     `ready` of instances, and it tells of applies up to `told_until`. `silent`: it takes nothing and
-    answers nothing; `mute`: it does not answer the controller."""
+    answers nothing; `mute`: it does not answer the controller. `host` is what its host allows."""
 
     def __init__(self, name: WorkerId, wire: FakeWire, clock: FakeClock) -> None:
+        self.host = {"free_bytes": 1 << 30}
         self.name = name
         self.desks: dict[JobUid, Desk] = {}
         self.desired: dict[JobUid, m.DesiredJob] = {}
@@ -101,7 +102,7 @@ class Worker:
             worker=self.name,
             pid=7,
             wall=self._clock.wall(),
-            free_bytes=1 << 30,
+            **self.host,
             jobs={uid: self._report(uid, desk) for uid, desk in self.desks.items()},
         )
         self._wire.reply(envelope, report)

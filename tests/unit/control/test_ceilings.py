@@ -1,0 +1,54 @@
+"""What a worker can run is checked before it is asked to."""
+
+import pytest
+
+from rhinoctl.errors import CeilingExceeded, DiskFull, Exit
+from rhinoctl.ids import WorkerId
+from tests.unit.control.bench import Bench
+
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
+FILES_OF_TWO_VNODES = 128 + 2 * 7
+
+
+def test_a_job_that_would_run_out_of_open_files_is_refused() -> None:
+    bench = Bench(workers=2)
+    bench.workers[W2].host["open_files"] = FILES_OF_TWO_VNODES - 1
+    bench.run(3.0)
+    with pytest.raises(CeilingExceeded, match=r"i1 on worker w2 .* 2 vnodes and need 142") as caught:
+        bench.register(vnodes=4)
+    assert caught.value.exit_code is Exit.REFUSED
+    bench.workers[W2].host["open_files"] = FILES_OF_TWO_VNODES
+    bench.run(3.0)
+    bench.register(vnodes=4)
+
+
+def test_a_move_that_would_run_out_of_open_files_is_refused() -> None:
+    bench = Bench(workers=2)
+    bench.register(vnodes=4)
+    bench.workers[W2].host["open_files"] = FILES_OF_TWO_VNODES
+    bench.run(3.0)
+    with pytest.raises(CeilingExceeded, match="3 vnodes"):
+        bench.handover(0, to="i1")
+
+
+def test_instances_of_all_jobs_count_for_a_worker_s_memory() -> None:
+    bench = Bench(workers=2)
+    bench.register(vnodes=4)
+    for worker in bench.workers.values():
+        worker.host |= {"memory_bytes": 5 << 30, "instance_bytes": 1 << 30}
+    bench.run(3.0)
+    bench.rescale(4)
+    for worker in bench.workers.values():
+        worker.host["memory_bytes"] = 2 << 30
+    bench.run(3.0)
+    with pytest.raises(CeilingExceeded, match="would run 2 instances of up to 1074 MB"):
+        bench.rescale(4, dry_run=True)
+
+
+def test_a_move_that_would_fill_a_disk_is_refused() -> None:
+    bench = Bench(workers=3)
+    bench.register(vnodes=4, instances=2)
+    bench.workers[W3].host["free_bytes"] = 1000
+    bench.run(3.0)
+    with pytest.raises(DiskFull, match="worker w3"):
+        bench.rescale(3)
