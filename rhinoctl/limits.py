@@ -107,6 +107,26 @@ LEASE_S = 60.0
 HASH_STEP_BYTES = 8 << 20
 """Bytes hashed between two messages, so that an agent answers within milliseconds."""
 
+# --- verification ---------------------------------------------------------------------------------
+
+VERIFY_BYTES_S = 256 << 20
+"""What one worker reads a second for `rhinoctl verify`: batches and copies go on beside it."""
+
+VERIFY_WISH_S = 15.0
+"""A round that nobody has asked for since is over; a restart of the controller takes less."""
+
+DIGEST_DEADLINE_S = 600.0
+"""The entries of one checkpoint: half a million a second, so this is for a disk that hangs."""
+
+SCRUB_EVERY_S = 24 * 3600.0
+"""Each file of a retained checkpoint is read again within this time."""
+
+SCRUB_BYTES_S = 16 << 20
+"""What the scrub of one job reads a second at most: 1.4 TB a day, little of a disk's time."""
+
+SCRUB_LOOK_S = 60.0
+"""How often the scrub looks which files there are."""
+
 # --- loops ---------------------------------------------------------------------------------------
 
 LOOP_WAIT_S = 0.2

@@ -14,8 +14,10 @@ from rhino_agent.job import Job
 from rhino_agent.ports import Ports, event
 from rhino_agent.replication import Replication
 from rhino_agent.report import job_report
+from rhino_agent.scrub import Scrub
 from rhino_agent.serving import SERVED, Serving
 from rhino_agent.upkeep import Upkeep
+from rhino_agent.verification import Verification
 from rhinoctl import limits
 from rhinoctl.errors import RhinoError
 from rhinoctl.ids import JobUid
@@ -68,6 +70,20 @@ class Desk:
     feeder: Feeder
     serving: Serving
     replication: Replication
+    scrub: Scrub
+    verification: Verification
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next turn should come at once."""
+        return self.upkeep.has_work or self.verification.has_work
+
+    def drop(self) -> None:
+        """The job leaves this worker."""
+        self.verification.drop()
+        self.copies.drop()
+        self.replication.drop()
+        self.job.drop()
 
     def affairs(self) -> tuple[Callable[[], None], ...]:
         """What is looked at in every turn, in this order."""
@@ -80,6 +96,9 @@ class Desk:
             self.feeder.feed,
             self.job.answer_applied,
             self.upkeep.step,
+            self.verification.tick,
+            self.verification.step,
+            self.scrub.step,
         )
 
     def note_whole(self) -> None:
@@ -128,7 +147,7 @@ class Agent:
     @property
     def has_work(self) -> bool:
         """Whether the next turn should come at once."""
-        return any(desk.upkeep.has_work for desk in self._desks.values())
+        return any(desk.has_work for desk in self._desks.values())
 
     def leave(self) -> None:
         """End soon: once the controller has been told, so that it does not take this for a loss, or
@@ -173,6 +192,7 @@ class Agent:
     def _take_on(self, spec: JobSpec) -> Desk:
         job = Job(self._ports, spec)
         upkeep = Upkeep(job, Holdings(job, self._disk))
+        scrub = Scrub(job, upkeep)
         desk = Desk(
             job=job,
             upkeep=upkeep,
@@ -180,6 +200,8 @@ class Agent:
             feeder=Feeder(job, upkeep),
             serving=Serving(job, upkeep),
             replication=Replication(job, upkeep),
+            scrub=scrub,
+            verification=Verification(job, upkeep, scrub),
         )
         self._desks[spec.uid] = desk
         event("job-taken-on", job=spec.uid, session=job.state.session)
@@ -247,7 +269,7 @@ class Agent:
             wall=self._ports.clock.wall(),
             free_bytes=self._disk.free_bytes(),
             jobs={
-                uid: job_report(desk.job, desk.upkeep, desk.copies)
+                uid: job_report(desk.job, desk.upkeep, desk.copies, desk.verification, desk.scrub)
                 for uid, desk in self._desks.items()
             },
             leaving=self._leaving_until is not None,
@@ -281,9 +303,7 @@ class Agent:
         The new name is durable before anything is removed: no crash brings part of it back."""
         uid = spec.uid
         if desk is not None:
-            desk.copies.drop()
-            desk.replication.drop()
-            desk.job.drop()
+            desk.drop()
             del self._desks[uid]
         elif uid in self._unreadable:
             del self._unreadable[uid]
@@ -300,5 +320,6 @@ class Agent:
     def stop_instances(self) -> None:
         """End every instance: this worker ends on purpose."""
         for desk in self._desks.values():
+            desk.verification.drop()
             for instance in desk.job.instances.values():
                 instance.let_go()

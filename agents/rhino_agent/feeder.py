@@ -34,6 +34,11 @@ class Bases(Protocol):
         """It has, or it could not."""
         ...
 
+    def is_tainted(self, instance: Instance, vnode: Vnode) -> bool:
+        """Whether what an instance has open of the vnode links files that were found bad, and there
+        is a base to open it anew from."""
+        ...
+
     def applied(self, instance: Instance, rows: int, seconds: float) -> None:
         """An instance has applied so many rows in so much time."""
         ...
@@ -81,14 +86,17 @@ class Feeder:
 
     def _stranded(self, instance: Instance, view: feeding.Feed) -> list[Vnode]:
         """The open vnodes that the log does not lead on from where they stand: they are opened anew
-        from a copy that it does."""
+        from a copy that it does. So are those that are tainted."""
         following = {at: feeding.successor(view.links, at) for at in {*instance.applied.values()}}
         has = self._job.log.has
         return sorted(
             vnode
             for vnode, at in instance.applied.items()
-            if (link := following[at]) is not None
-            and not (link.after == at and has(link.time, vnode))
+            if self._bases.is_tainted(instance, vnode)
+            or (
+                (link := following[at]) is not None
+                and not (link.after == at and has(link.time, vnode))
+            )
         )
 
     def _owed(self, instance: Instance) -> list[Duty]:

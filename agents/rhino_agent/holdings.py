@@ -89,6 +89,10 @@ class Holdings:
         """Those of which there may be files."""
         return tuple(self._kept)
 
+    def has(self, kept: VnodeCheckpoints) -> bool:
+        """Whether these checkpoints are still here: they go when their vnode leaves."""
+        return self._kept.get(kept.identity.vnode) is kept
+
     def of(self, vnode: Vnode) -> VnodeCheckpoints:
         """What is kept of a vnode here."""
         if vnode not in self._kept:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rhino_agent.digests import Digester, ProcessDigester
 from rhino_agent.launcher import Launcher
 from rhino_agent.settings import AgentSettings
 from rhinoctl.ids import NO_JOB, JobUid
@@ -23,13 +24,15 @@ def event(name: str, **keys: object) -> None:
 
 @dataclass(slots=True)
 class Ports:
-    """The agent's world. `ask` sends a request and names who hears the answer."""
+    """The agent's world. `ask` sends a request and names who hears the answer; `digester` makes
+    what makes logical digests, one at a time."""
 
     settings: AgentSettings
     clock: Clock
     wire: Wire
     disk: StampingDisk
     launcher: Launcher
+    digester: Callable[[], Digester] = ProcessDigester
     incarnation: int = 0
     _answers: dict[int, Answer] = field(default_factory=dict)
 

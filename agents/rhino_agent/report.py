@@ -4,14 +4,19 @@ from rhino_agent.copies import Copies
 from rhino_agent.holdings import Holdings
 from rhino_agent.instances import Instance
 from rhino_agent.job import Job
+from rhino_agent.scrub import Scrub
 from rhino_agent.upkeep import Upkeep
+from rhino_agent.verification import Verification
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.records import NO_WATERMARKS
+from rhinoctl.protocol.verification import BadCheckpoint
 
 
-def job_report(job: Job, upkeep: Upkeep, copies: Copies) -> m.JobReport:
+def job_report(
+    job: Job, upkeep: Upkeep, copies: Copies, verification: Verification, scrub: Scrub
+) -> m.JobReport:
     """The job as it stands on this worker."""
     state = job.state
     epoch = state.decided.next_epoch if state.decided is not None else None
@@ -29,6 +34,13 @@ def job_report(job: Job, upkeep: Upkeep, copies: Copies) -> m.JobReport:
         watermarks=state.decided.watermarks if state.decided is not None else NO_WATERMARKS,
         fetched_bytes=job.fetched.total(),
         applied_bytes=job.applied_bytes,
+        verified=verification.report(),
+        bad=tuple(
+            BadCheckpoint(vnode=vnode, checkpoint=name, fault=fault)
+            for (vnode, name), fault in sorted(upkeep.bad().items())
+        ),
+        found_bad=upkeep.found_bad,
+        scrubbed_bytes=scrub.bytes,
     )
 
 

@@ -18,10 +18,10 @@ class AgentSettings:
     """An agent: its cluster and worker, its replica disk, where it listens, and its limits.
 
     `replay_target_s` is how long an instance that starts anew may apply from the log;
-    `replication_bytes_s` how fast checkpoints may be fetched, 0 for no bound. `run` is a short
-    directory for Unix sockets; `ballast_bytes` of the disk are kept for an agent's start on a full
-    one; `parent` the process id with which the agent shall end, 0 if it
-    stands alone.
+    `replication_bytes_s` how fast checkpoints may be fetched, 0 for no bound, and `scrub_bytes_s`
+    how fast the scrub of a job may read, 0 for no scrub. `run` is a short directory for Unix
+    sockets; `ballast_bytes` of the disk are kept for an agent's start on a full one; `parent` the
+    process id with which the agent shall end, 0 if it stands alone.
     """
 
     cluster: str
@@ -35,6 +35,7 @@ class AgentSettings:
     replay_target_s: float = limits.REPLAY_TARGET_S
     replication_bytes_s: int = 0
     ballast_bytes: int = limits.BALLAST_BYTES
+    scrub_bytes_s: int = limits.SCRUB_BYTES_S
     parent: int = 0
 
 

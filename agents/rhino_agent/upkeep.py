@@ -47,6 +47,10 @@ class Upkeep:
         self._speed: dict[InstanceId, ApplySpeed] = {}
         self._writing: set[Vnode] = set()
         self._suspected: set[tuple[Vnode, str]] = set()
+        self._bad: dict[tuple[Vnode, str], str] = {}
+        self._tainted: dict[Vnode, set[tuple[InstanceId, int]]] = {}
+        self._opening: set[tuple[Vnode, InstanceId, int]] = set()
+        self.found_bad = 0
         self._work: deque[Work] = deque()
         self._released = BASE
         self._since_trim = 0
@@ -73,6 +77,8 @@ class Upkeep:
 
     def opening(self, instance: Instance, vnode: Vnode) -> None:
         """An instance is about to open the vnode: its base stays meanwhile."""
+        self._tainted.get(vnode, set()).discard((instance.id, instance.incarnation))
+        self._opening.add((vnode, instance.id, instance.incarnation))
         base = self.holdings.base(vnode)
         if base is not None:
             until = self._job.ports.clock.monotonic() + limits.COMMAND_DEADLINE_S
@@ -81,6 +87,7 @@ class Upkeep:
     def opened(self, instance: Instance, vnode: Vnode, *, well: bool) -> None:
         """It has. If it could not, the base is looked at: a bad one must not be tried for ever."""
         self.holdings.leases.release(instance.id)
+        self._opening = {one for one in self._opening if one[:2] != (vnode, instance.id)}
         if not well:
             base = self.holdings.base(vnode)
             if base is not None and base.manifest is not None:
@@ -101,12 +108,52 @@ class Upkeep:
         def ended(fault: Exception | None) -> None:
             leases.release(holder)
             self._suspected.discard((vnode, checkpoint_id))
-            if isinstance(fault, CorruptFile) and _has(kept, checkpoint_id):
-                kept.set_aside(checkpoint_id, fault.message)
-                event("checkpoint-bad", vnode=vnode, checkpoint=checkpoint_id, fault=fault.message)
+            if isinstance(fault, CorruptFile):
+                self.set_aside(kept, checkpoint_id, fault.message)
 
         self._suspected.add((vnode, checkpoint_id))
         self.work(steps(), ended, ended, vnode)
+
+    def set_aside(self, kept: VnodeCheckpoints, checkpoint_id: str, fault: str) -> None:
+        """A checkpoint is bad: it serves nobody. What has files in common with it is suspected, and
+        so are the live databases of its vnode, which link files of it."""
+        vnode = kept.identity.vnode
+        bad = next((m for m in kept.complete() if m.checkpoint_id == checkpoint_id), None)
+        if bad is None or not self.holdings.has(kept):
+            return
+        kept.set_aside(checkpoint_id, fault)
+        event("checkpoint-bad", vnode=vnode, checkpoint=checkpoint_id, fault=fault)
+        self.found_bad += 1
+        self._bad[vnode, checkpoint_id] = fault
+        self._taint(vnode)
+        files = {entry.blake3 for entry in bad.files}
+        for other in kept.complete():
+            if any(entry.blake3 in files for entry in other.files):
+                self.suspect(vnode, other.checkpoint_id)
+
+    def bad(self) -> dict[tuple[Vnode, str], str]:
+        """The checkpoints that were set aside and are not replaced yet, and why they were."""
+        self._bad = {
+            (vnode, name): fault
+            for (vnode, name), fault in self._bad.items()
+            if vnode in self.holdings.vnodes() and name in self.holdings.of(vnode).damaged
+        }
+        return self._bad
+
+    def _taint(self, vnode: Vnode) -> None:
+        open_at = (i for i in self._job.instances.values() if vnode in i.applied)
+        self._tainted[vnode] = {
+            *((instance.id, instance.incarnation) for instance in open_at),
+            *((instance, incarnation) for v, instance, incarnation in self._opening if v == vnode),
+        }
+
+    def is_tainted(self, instance: Instance, vnode: Vnode) -> bool:
+        """See `rhino_agent.feeder.Bases`. Without a sound base, what is open is the best there is;
+        what is suspected may turn out to be bad as well."""
+        tainted = (instance.id, instance.incarnation) in self._tainted.get(vnode, ())
+        if not tainted or self.is_busy(vnode) or self.holdings.base(vnode) is None:
+            return False
+        return self.sound(vnode)
 
     # --- taking checkpoints ----------------------------------------------------------------------
 
@@ -160,6 +207,8 @@ class Upkeep:
 
         def failed(fault: Exception) -> None:
             event("checkpoint-failed", vnode=vnode, fault=fault)
+            if isinstance(fault, CorruptFile):
+                self._taint(vnode)
 
         self.work(self.holdings.of(vnode).finish(manifest), finished, failed, vnode)
 

@@ -49,6 +49,7 @@ def build(controller: Controller, token: Secret) -> FastAPI:
     route("POST", f"{job}/set", controller.set_job, views.SetJob)
     route("POST", f"{job}/groups", controller.groups, views.GroupsRequest)
     route("POST", f"{job}/checkpoint", controller.checkpoint, views.CheckpointRequest)
+    route("POST", f"{job}/verify", controller.verify, views.VerifyRequest)
     route("POST", f"{job}/suspect", controller.suspect, views.Suspicion)
     route("POST", "/v1/switchover", controller.switchover, views.SwitchoverRequest)
     route("POST", "/v1/drain", controller.drain, views.DrainRequest)

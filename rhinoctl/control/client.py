@@ -176,6 +176,10 @@ class ControlClient:
         """Ask for checkpoints of every vnode, or how far they are; raises Refused."""
         return self._call("POST", _job(name, "checkpoint"), views.CheckpointView, request)
 
+    def verify(self, name: str, request: views.VerifyRequest) -> views.VerifyView:
+        """Ask for a round of verification, or how far it is; raises UnknownVnode and Busy."""
+        return self._call("POST", _job(name, "verify"), views.VerifyView, request)
+
     def suspect(self, name: JobName, suspicion: views.Suspicion) -> views.Acknowledged:
         """Tell that a worker was not reached: the controller looks at it at once."""
         return self._call("POST", _job(name, "suspect"), views.Acknowledged, suspicion)

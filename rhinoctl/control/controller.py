@@ -19,6 +19,7 @@ from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import Overview
 from rhinoctl.control.registry import Registry
 from rhinoctl.control.settings import ControllerSettings
+from rhinoctl.control.verification import Verifications
 from rhinoctl.control.wishes import Wishes
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError
 from rhinoctl.ids import JobUid
@@ -81,11 +82,13 @@ class Controller:
             failovers=self._failovers,
             clock=clock,
         )
+        self._verifications = Verifications(fleet=self._fleet, jobs=self._jobs, clock=clock)
         self._wishes = Wishes(
             registry=self._registry,
             fleet=self._fleet,
             jobs=self._jobs,
             groups=self._groups,
+            verifications=self._verifications,
             clock=clock,
         )
         self._overview = Overview(
@@ -339,6 +342,9 @@ class Controller:
 
     def checkpoint(self, name: str, request: views.CheckpointRequest) -> views.CheckpointView:
         return self._wishes.checkpoint(self._registry.job(name), request)
+
+    def verify(self, name: str, request: views.VerifyRequest) -> views.VerifyView:
+        return self._verifications.verify(self._registry.job(name), request)
 
     def suspect(self, name: str, suspicion: views.Suspicion) -> views.Acknowledged:
         """A driver or a task did not get through to a worker: it is asked at once."""

@@ -43,6 +43,7 @@ class Overview:
             *_room_findings(workers),
             *_job_findings(jobs, away),
             *self._copies(jobs),
+            *self._bad(),
             *self._braked(),
             *self._stuck(),
         )
@@ -69,6 +70,19 @@ class Overview:
                     remedy=f"they are made by themselves if there is a place: see"
                     f" `rhinoctl groups show {job.name}`",
                 )
+
+    def _bad(self) -> Iterable[views.Finding]:
+        """Checkpoints that are bad and not replaced yet, as their workers tell."""
+        for document in self.registry.jobs.values():
+            for worker, report in sorted(self.fleet.reports(document.spec.uid).items()):
+                if report.bad and not document.deleted:
+                    more = f" (and {len(report.bad) - 1} more)" if len(report.bad) > 1 else ""
+                    yield views.Finding(
+                        what=f"job {document.spec.name}: bad checkpoint on worker {worker}:"
+                        f" {report.bad[0].fault}{more}",
+                        remedy="it serves nobody, and another one comes in its place by itself; if"
+                        f" there are more of them, look at the disk of {worker}",
+                    )
 
     def _braked(self) -> Iterable[views.Finding]:
         for uid, reason in self.failovers.braked.items():
@@ -184,6 +198,7 @@ class Overview:
             vnodes_held=held - owned,
             draining=name in self.registry.draining,
             room_low=report is not None and report.free_bytes < limits.ROOM_LOW_BYTES,
+            found_bad=sum(j.found_bad for j in report.jobs.values()) if report else 0,
         )
 
 

@@ -12,6 +12,7 @@ from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups, sources_of
 from rhinoctl.control.jobs import Jobs
 from rhinoctl.control.registry import JobDocument, OperationDocument, Registry
+from rhinoctl.control.verification import Verifications
 from rhinoctl.errors import Refused
 from rhinoctl.ids import BASE, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
@@ -31,6 +32,7 @@ class Wishes:
     fleet: Fleet
     jobs: Jobs
     groups: Groups
+    verifications: Verifications
     clock: Clock
     asked: dict[JobUid, tuple[BatchTime, float]] = field(default_factory=dict)
 
@@ -131,6 +133,7 @@ class Wishes:
             warm=warm,
             hold=self.groups.holds(epoch, worker),
             checkpoint=(*checkpoint, *self._fresh(spec.uid, epoch, worker)),
+            verify=self.verifications.wish(spec.uid),
         )
 
     def _fresh(self, uid: JobUid, epoch: Epoch, worker: WorkerId) -> tuple[Vnode, ...]:

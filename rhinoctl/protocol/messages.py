@@ -22,6 +22,7 @@ from rhinoctl.protocol.records import (
     SliceName,
     Watermarks,
 )
+from rhinoctl.protocol.verification import BadCheckpoint, VerifyReport, VerifyWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,8 @@ class DesiredJob:
 
     It is complete each time: what is not named is not wanted (style, rule 4), and of a job that is
     not named nothing is. `checkpoint` names vnodes that shall be checkpointed at the next
-    opportunity; `dropped` says that the job is deleted. `left` is the number of the epoch, known to
+    opportunity, `verify` which copies shall be verified; `dropped` says that the job is deleted.
+    `left` is the number of the epoch, known to
     all who take part in it, since which this worker has no part in the job: it shall remove what
     it has, unless it knows of a later one, or (`keep`) only end what runs, since it shall join
     again and may use its files.
@@ -215,6 +217,7 @@ class DesiredJob:
     warm: tuple[Warm, ...] = ()
     hold: tuple[Hold, ...] = ()
     checkpoint: tuple[Vnode, ...] = ()
+    verify: VerifyWish | None = None
     dropped: bool = False
     left: int | None = None
     keep: bool = False
@@ -270,7 +273,9 @@ class JobReport:
     """What a worker has of a job. `epoch` is the one that its newest decided record makes hold,
     `epoch_from` the batch of the record that began it; `watermarks` are that record's.
     `fetched_bytes` of checkpoints have come to this worker since its agent started, and its owners
-    have applied `applied_bytes` of rows."""
+    have applied `applied_bytes` of rows. `verified` is how far it is with the round of verification
+    that is wished; `found_bad` checkpoints were bad since its agent started, of which `bad` are not
+    replaced yet, and `scrubbed_bytes` were read again by the scrub."""
 
     session: int
     sealed: RecordId | None
@@ -284,6 +289,10 @@ class JobReport:
     watermarks: Watermarks = NO_WATERMARKS
     fetched_bytes: int = 0
     applied_bytes: int = 0
+    verified: VerifyReport | None = None
+    bad: tuple[BadCheckpoint, ...] = ()
+    found_bad: int = 0
+    scrubbed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, Wo
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import OperatorSpec
+from rhinoctl.protocol.verification import Checked, CheckedCheckpoint
 
 # --- a driver and its job ------------------------------------------------------------------------
 
@@ -142,6 +143,16 @@ class CheckpointRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRequest:
+    """Verify the copies of some vnodes (none given: of all); `round` is empty at first, then what
+    the first answer says."""
+
+    vnodes: tuple[Vnode, ...] = ()
+    deep: bool = False
+    round: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
     """A driver did not get through to a worker."""
 
@@ -262,7 +273,8 @@ class Health(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
     """A worker as the controller last saw it; `seen_s` seconds ago, None if never. `draining` ones
-    get no vnodes and no copies; the disk of one with `room_low` is nearly full."""
+    get no vnodes and no copies; the disk of one with `room_low` is nearly full. `found_bad`
+    checkpoints were bad since its agent started."""
 
     id: WorkerId
     address: str
@@ -276,6 +288,7 @@ class WorkerView:
     vnodes_held: int = 0
     draining: bool = False
     room_low: bool = False
+    found_bad: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,6 +376,50 @@ class CheckpointView:
     vnodes: int
     done: int
     replicated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedCopy:
+    """A full holder's copy of a vnode: `told` once its worker has said which checkpoints it has;
+    `broken` if it has no whole copy now, because what it had is bad."""
+
+    vnode: Vnode
+    worker: WorkerId
+    told: bool
+    broken: bool
+    checkpoints: tuple[CheckedCheckpoint, ...]
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that the worker has of it is verified."""
+        return self.told and all(one.state is not Checked.WAITING for one in self.checkpoints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyingWorker:
+    """A worker of a round: whether it is seen, and how much of its files it has read."""
+
+    worker: WorkerId
+    live: bool
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyView:
+    """How far a round of verification is."""
+
+    job: JobName
+    round: str
+    deep: bool
+    copies: tuple[VerifiedCopy, ...]
+    workers: tuple[VerifyingWorker, ...]
+
+    @property
+    def over(self) -> bool:
+        """Whether all workers that are seen have verified what they have."""
+        live = {worker.worker for worker in self.workers if worker.live}
+        return all(copy.settled for copy in self.copies if copy.worker in live)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,7 @@ def status_table(status: StatusView) -> RenderableType:
             job_list_table(JobList(jobs=status.jobs)) if status.jobs else Text("no jobs"),
             losses_table(status.jobs),
             *(_note(job) for job in status.jobs if _fewer_instances(job)),
+            *(_scrub_note(worker) for worker in status.workers if worker.found_bad),
             _operations(status.operations) if status.operations else None,
             _findings(status.findings) if status.findings else None,
         ]
@@ -256,6 +257,13 @@ def _fewer_instances(job: JobView) -> str:
 
 def _as_many_again(job: JobView) -> str:
     return f"`rhinoctl rescale {job.name} --instances {job.instances_asked}`"
+
+
+def _scrub_note(worker: WorkerView) -> Group:
+    """What was bad is replaced by itself; a disk with more and more of it should be, too."""
+    bad = counted(worker.found_bad, "checkpoint")
+    what = Text(f"note: worker {worker.id} has found {bad} bad since its agent started")
+    return Group(what, Text("    its log has them; verify a job with `rhinoctl verify JOB`"))
 
 
 def _note(job: JobView) -> Group:

@@ -10,6 +10,8 @@ Invariants (8 and 9 of the design's section 10 among them):
    and is hashed again.
 3. What a lease, a transfer or one of the newest K refers to is never removed; the rest is, at the
    next `retain`.
+4. A file whose content has changed since it was hashed here gets into no new checkpoint: not even
+   by its new hash, which would make it look good.
 
 All work that reads whole files comes in slices (`Steps`), for single-threaded loops.
 """
@@ -17,6 +19,7 @@ All work that reads whole files comes in slices (`Steps`), for single-threaded l
 import errno
 from dataclasses import replace
 from enum import Enum
+from typing import NamedTuple
 
 from rhinoctl.errors import CorruptFile, ForeignManifest
 from rhinoctl.state.disk import Stamp, StampingDisk
@@ -47,21 +50,31 @@ class Level(Enum):
     HASHES = "hashes"
 
 
+class Flaw(NamedTuple):
+    """What is wrong with a checkpoint, and in which file."""
+
+    file: str
+    why: str
+
+
 class VnodeCheckpoints:
     """What is kept of one vnode under `directory` of a disk, which nobody else writes to.
 
-    `damaged` says, by id, why a checkpoint was set aside. Loading removes what a crash left
-    unfinished and sets aside a checkpoint whose manifest is corrupt; it raises ForeignManifest,
-    having touched nothing of it, for one of another cluster, job, operator, vnode or format.
+    `damaged` says, by id, why a checkpoint was set aside, and `flaws` what `look` found. Loading
+    removes what a crash left unfinished and sets aside a checkpoint whose manifest is corrupt; it
+    raises ForeignManifest, having touched nothing of it, for one of another cluster, job, operator,
+    vnode or format.
     """
 
     def __init__(self, disk: StampingDisk, directory: str, identity: Identity) -> None:
         self.directory = directory
         self.identity = identity
         self.damaged: dict[str, str] = {}
+        self.flaws: dict[str, Flaw] = {}
         self._disk = disk
         self._complete: dict[str, Manifest] = {}
         self._stamps: dict[str, dict[Stamp, str]] = {}
+        self._former: dict[Stamp, str] = {}
         self._under_way: set[str] = set()
         for name in disk.list(directory):
             self._load(name)
@@ -99,6 +112,7 @@ class VnodeCheckpoints:
         """Complete what was written since `begin`: hash, make durable, publish.
 
         `manifest` comes without files; the result has them. What fails leaves nothing behind.
+        Raises CorruptFile for a file that was other content in a checkpoint that was set aside.
         """
         making = self.path_of(manifest.checkpoint_id) + _MAKING
         try:
@@ -110,6 +124,9 @@ class VnodeCheckpoints:
             for name in names:
                 stamp, known = self._stamp(f"{making}/{name}")
                 digest = known or (yield from self._hash(f"{making}/{name}", stamp))
+                if self._former.get(stamp, digest) != digest:
+                    why = "its content is not what it was in a checkpoint that was set aside"
+                    raise self._corrupt(manifest.checkpoint_id, name, why)
                 entries.append(FileEntry(name=name, size=stamp.size, blake3=digest))
                 stamps[stamp] = digest
                 if known is None:
@@ -198,30 +215,57 @@ class VnodeCheckpoints:
         A stamp that is not known (another disk, a restored directory) proves nothing, so at either
         level the file is hashed then.
         """
+        flaw = yield from self.look(checkpoint_id, level)
+        if flaw is not None:
+            raise self._corrupt(checkpoint_id, *flaw)
+
+    def look(
+        self, checkpoint_id: str, level: Level, read: dict[Stamp, str] | None = None
+    ) -> Steps[Flaw | None]:
+        """The first thing that is not as written, as `verify` finds it. `read` has the hashes of
+        files that were read just now, which are not read again, and takes those of more."""
+        flaw = yield from self._look(checkpoint_id, level, {} if read is None else read)
+        if flaw is not None and checkpoint_id in self._complete:
+            self.flaws[checkpoint_id] = flaw
+        return flaw
+
+    def _look(self, checkpoint_id: str, level: Level, seen: dict[Stamp, str]) -> Steps[Flaw | None]:
         manifest = self._complete[checkpoint_id]
-        path = f"{self.path_of(checkpoint_id)}/{MANIFEST}"
-        if level is Level.HASHES and self._read_manifest(path) != manifest:
-            raise self._corrupt(checkpoint_id, MANIFEST, "it is another manifest")
+        if level is Level.HASHES:
+            fault = self._manifest_fault(manifest)
+            if fault:
+                return Flaw(MANIFEST, fault)
         for entry in manifest.files:
             path = f"{self.path_of(checkpoint_id)}/{entry.name}"
             stamp = self._disk.stamp(path)
             if stamp is None:
-                raise self._corrupt(checkpoint_id, entry.name, "it is not there")
+                return Flaw(entry.name, "it is not there")
             if stamp.size != entry.size:
-                why = f"it has {stamp.size} bytes, not {entry.size}"
-                raise self._corrupt(checkpoint_id, entry.name, why)
+                return Flaw(entry.name, f"it has {stamp.size} bytes, not {entry.size}")
             if level is Level.STAMPS and self._known(stamp) == entry.blake3:
                 continue
-            try:
-                digest = yield from hash_file(self._disk, path)
-            except OSError as error:
-                if error.errno not in (errno.EIO, errno.ENOENT):
-                    raise
-                why = f"it cannot be read: {error.strerror}"
-                raise self._corrupt(checkpoint_id, entry.name, why) from error
-            if digest != entry.blake3:
-                raise self._corrupt(checkpoint_id, entry.name, "its content has changed")
-            self._stamps[checkpoint_id][stamp] = digest
+            if stamp not in seen:
+                try:
+                    seen[stamp] = yield from hash_file(self._disk, path)
+                except OSError as error:
+                    if error.errno not in (errno.EIO, errno.ENOENT):
+                        raise
+                    return Flaw(entry.name, f"it cannot be read: {error.strerror}")
+            if seen[stamp] != entry.blake3:
+                return Flaw(entry.name, "its content has changed")
+            if checkpoint_id in self._stamps:
+                self._stamps[checkpoint_id][stamp] = entry.blake3
+        return None
+
+    def _manifest_fault(self, manifest: Manifest) -> str:
+        """Why a manifest on disk is not the one that is known, empty if it is."""
+        path = f"{self.path_of(manifest.checkpoint_id)}/{MANIFEST}"
+        try:
+            return "" if self._read_manifest(path) == manifest else "it is another manifest"
+        except (CorruptFile, ForeignManifest) as error:
+            return error.message
+        except FileNotFoundError:
+            return "it is not there"
 
     def is_stamped(self, checkpoint_id: str) -> bool:
         """Whether every file of a complete checkpoint is the one that was hashed here before, by
@@ -239,7 +283,7 @@ class VnodeCheckpoints:
         self._disk.remove(path + _BAD)
         self._disk.rename(path, path + _BAD)
         self._complete.pop(checkpoint_id, None)
-        self._stamps.pop(checkpoint_id, None)
+        self._former |= self._stamps.pop(checkpoint_id, {})
         self.damaged[checkpoint_id] = why
 
     def retain(self, leases: Leases, keep: int = KEEP) -> list[str]:
@@ -262,6 +306,7 @@ class VnodeCheckpoints:
                 self._disk.remove(f"{self.directory}/{name}")
                 if suffix == _BAD:
                     self.damaged.pop(checkpoint_id, None)
+                    self.flaws.pop(checkpoint_id, None)
         return removed
 
     # --- within -----------------------------------------------------------------------------------
@@ -275,6 +320,7 @@ class VnodeCheckpoints:
             self._disk.remove(path)
         elif suffix == _BAD:
             self.damaged[checkpoint_id] = "set aside before this process started"
+            self._former |= self._read_stamps(f"{path}/{STAMPS}")
         elif not suffix and self._disk.size(f"{path}/{MANIFEST}") is None:
             self._disk.remove(path)
         elif not suffix:

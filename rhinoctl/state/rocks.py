@@ -4,8 +4,8 @@ Invariants:
 
 1. What survives a kill is a prefix of the written batches. There is no write-ahead log: the worker
    log replays the rest (design, section 5).
-2. A checkpoint's directory is never opened: a live database is a directory of its own, with hard
-   links to the tables and copies of all else.
+2. A checkpoint's directory is never opened for writing: a live database is a directory of its own,
+   with hard links to the tables and copies of all else.
 3. No handle of rocksdict leaves a store, and none outlives `close`: a living iterator or checkpoint
    object would keep the LOCK.
 4. Caches are shared. Unflushed bytes are the owner's to bound: it sees them and flushes.
@@ -28,9 +28,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import cast
+from typing import Self, cast
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -200,6 +201,38 @@ class RocksStore:
         with self._errors:
             value = self._database.property_int_value(name)
         return value or 0
+
+
+class RocksImage:
+    """A checkpoint that is read where it is; nothing in its directory changes. Raises, as a store
+    does, CorruptFile and OSError; close it, or use it in a ``with``."""
+
+    def __init__(self, directory: str) -> None:
+        self._errors = _RocksErrors(directory)
+        self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
+        options = _options(StoreBudget(), Cache(8 << 20), create=False)
+        with self._errors:
+            self._rdict = Rdict(
+                directory, options, {"default": options}, access_type=AccessType.read_only()
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries, in key order. Each block's checksum is checked."""
+        cursor = _Cursor(self._rdict.iter(), b"", None, self._errors)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        """Release every handle."""
+        for cursor in list(self._cursors):
+            cursor.close()
+        self._rdict.close()
 
 
 class RocksStores:

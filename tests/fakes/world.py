@@ -93,6 +93,7 @@ class World:
         replication: int = 0,
         auto_failover: bool = True,
         copies_bytes_s: int = 0,
+        scrub_bytes_s: int = 0,
         faults: Faults = QUIET,
         workload: Workload | None = None,
         leisure: float = 1.0,
@@ -103,6 +104,7 @@ class World:
         self.replication = replication
         self.auto_failover = auto_failover
         self.copies_bytes_s = copies_bytes_s
+        self.scrub_bytes_s = scrub_bytes_s
         self.leisure = leisure
         self.workload = workload or Workload(vnodes=vnodes, of=vnodes)
         self.chance = Random(seed)

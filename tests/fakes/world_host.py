@@ -19,7 +19,7 @@ from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import Address
 from tests.fakes.disk import FakeDisk
 from tests.fakes.world_process import Killed, Process, ProcessDisk, ProcessWire
-from tests.fakes.world_store import DiskFiles, DiskStores
+from tests.fakes.world_store import DiskDigester, DiskFiles, DiskStores
 
 if TYPE_CHECKING:
     from tests.fakes.world import World
@@ -75,6 +75,7 @@ class Host:
                 wire=self._wire,
                 disk=disk,
                 launcher=self,
+                digester=lambda: DiskDigester(disk),
                 incarnation=next_incarnation(disk),
             )
             self.agent = Agent(ports, disk, pid=next(self._pids))
@@ -96,6 +97,7 @@ class Host:
             buffer_bytes=SMALL_BYTES,
             replication_bytes_s=self._world.copies_bytes_s,
             ballast_bytes=BALLAST_BYTES,
+            scrub_bytes_s=self._world.scrub_bytes_s,
         )
 
     def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:

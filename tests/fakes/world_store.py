@@ -5,11 +5,13 @@ import errno
 import io
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
+from rhino_agent.digests import Digested
 from rhinoctl.errors import CorruptFile
 from rhinoctl.protocol.ports import Disk, WriteBatch
+from rhinoctl.state.digests import logical_digest
 from tests.fakes.store import SIZES, FakeStore
 
 TABLES = 3
@@ -72,11 +74,7 @@ class DiskStores:
         store = LiveStore(self._disk, live)
         if base is None:
             return store
-        checksum, _, listed = bytes(self._disk.read(f"{base}/{CURRENT}")).partition(b"\n")
-        _check(f"{base}/{CURRENT}", listed, checksum.decode(errors="replace"))
-        for name in listed.decode().split("\n"):
-            image = bytes(self._disk.read(f"{base}/{name}"))
-            _check(f"{base}/{name}", image, name.partition("-")[2].removesuffix(".sst"))
+        for name, image in _tables(self._disk, base):
             self._disk.link(f"{base}/{name}", f"{live}/{name}")
             store.write(entries_of(image))
         store.flush()
@@ -84,6 +82,22 @@ class DiskStores:
 
     def discard(self, live: str) -> None:
         self._disk.remove(live)
+
+
+def image_of(disk: Disk, base: str) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a checkpoint."""
+    for _, image in _tables(disk, base):
+        batch = entries_of(image)
+        yield from zip(batch.keys, batch.values, strict=True)
+
+
+def _tables(disk: Disk, base: str) -> Iterator[tuple[str, bytes]]:
+    checksum, _, listed = bytes(disk.read(f"{base}/{CURRENT}")).partition(b"\n")
+    _check(f"{base}/{CURRENT}", listed, checksum.decode(errors="replace"))
+    for name in listed.decode().split("\n"):
+        image = bytes(disk.read(f"{base}/{name}"))
+        _check(f"{base}/{name}", image, name.partition("-")[2].removesuffix(".sst"))
+        yield name, image
 
 
 def _check(path: str, data: bytes, checksum: str) -> None:
@@ -101,6 +115,32 @@ def entries_of(image: bytes) -> WriteBatch:
         values.append(image[middle : middle + value_size])
         at = middle + value_size
     return WriteBatch(keys, values)
+
+
+class DiskDigester:
+    """`rhino_agent.digests.Digester` on a disk of the world; it answers at the second poll."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._begun = self._polled = ""
+
+    def begin(self, directory: str) -> None:
+        self._begun = directory
+
+    def poll(self) -> Digested | None:
+        if self._polled != self._begun:
+            self._polled = self._begun
+            return None
+        try:
+            found = logical_digest(sorted(image_of(self._disk, self._begun)))
+        except CorruptFile as fault:
+            return Digested(fault=fault.message, corrupt=True)
+        except OSError as fault:
+            return Digested(fault=str(fault))
+        return Digested(digest=found.digest, entries=found.entries)
+
+    def end(self) -> None:
+        self._begun = self._polled = ""
 
 
 class DiskFiles:
