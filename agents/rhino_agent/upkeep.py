@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rhino_agent.holdings import Holdings
 from rhino_agent.instances import Instance
@@ -36,6 +36,13 @@ class Work:
     failed: Callable[[Exception], None]
 
 
+class Bad(NamedTuple):
+    """Why a checkpoint was set aside, and what it covered."""
+
+    fault: str
+    covers: BatchTime
+
+
 class Upkeep:
     """The care for the checkpoints of every vnode here, and the work on them in slices."""
 
@@ -47,7 +54,7 @@ class Upkeep:
         self._speed: dict[InstanceId, ApplySpeed] = {}
         self._writing: set[Vnode] = set()
         self._suspected: set[tuple[Vnode, str]] = set()
-        self._bad: dict[tuple[Vnode, str], str] = {}
+        self._bad: dict[tuple[Vnode, str], Bad] = {}
         self._tainted: dict[Vnode, set[tuple[InstanceId, int]]] = {}
         self._opening: set[tuple[Vnode, InstanceId, int]] = set()
         self.found_bad = 0
@@ -124,21 +131,26 @@ class Upkeep:
         kept.set_aside(checkpoint_id, fault)
         event("checkpoint-bad", vnode=vnode, checkpoint=checkpoint_id, fault=fault)
         self.found_bad += 1
-        self._bad[vnode, checkpoint_id] = fault
+        self._bad[vnode, checkpoint_id] = Bad(fault, bad.covers)
         self._taint(vnode)
+        for instance, vnodes in self._job.owners_now().items():
+            if vnode in vnodes and vnode not in self._due.get(instance, ()):
+                self._due.setdefault(instance, []).insert(0, vnode)
         files = {entry.blake3 for entry in bad.files}
         for other in kept.complete():
             if any(entry.blake3 in files for entry in other.files):
                 self.suspect(vnode, other.checkpoint_id)
 
     def bad(self) -> dict[tuple[Vnode, str], str]:
-        """The checkpoints that were set aside and are not replaced yet, and why they were."""
+        """Why checkpoints were set aside of which there is no good one that is as new yet."""
+        here = self.holdings.vnodes()
         self._bad = {
-            (vnode, name): fault
-            for (vnode, name), fault in self._bad.items()
-            if vnode in self.holdings.vnodes() and name in self.holdings.of(vnode).damaged
+            (vnode, name): bad
+            for (vnode, name), bad in self._bad.items()
+            if vnode in here
+            and not any(good.covers >= bad.covers for good in self.holdings.of(vnode).complete())
         }
-        return self._bad
+        return {key: bad.fault for key, bad in self._bad.items()}
 
     def _taint(self, vnode: Vnode) -> None:
         open_at = (i for i in self._job.instances.values() if vnode in i.applied)

@@ -1,6 +1,9 @@
 """Verification and scrub on the real loops: what rots is named, serves nobody and is replaced."""
 
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +13,8 @@ from rhinoctl.ids import JobName, Vnode
 from rhinoctl.ops import verify as ops
 from rhinoctl.protocol import views
 from rhinoctl.protocol.verification import Checked
+from rhinoctl.state.hashing import content_hash
+from rhinoctl.state.manifests import MANIFEST, FileEntry, Identity, Manifest
 from tests.fakes.world import JOB, World
 from tests.fakes.world_spark import Query
 from tests.scenarios.test_copies import checkpoints, tables, warmed_up
@@ -26,7 +31,7 @@ def verify(
     looks = [begun]
 
     def over() -> bool:
-        if world.controller is not None:
+        with suppress(ConnectionError):
             looks.append(world.call(lambda c: c.verify(JOB, named)))
         return looks[-1].over
 
@@ -98,3 +103,207 @@ def test_a_flipped_byte_is_named_and_mended(whose: str) -> None:
     query.idle = False
     world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []
+
+
+def test_a_live_database_does_not_keep_a_file_that_is_bad() -> None:
+    """It links the checkpoint's files: the next checkpoint would have the rotten one, by a hash of
+    its own, and pass it down the chain."""
+    world = World(workers=2, instances=2, replication=1)
+    query = warmed_up(world, batches=80)
+    replicated(world, query)
+    owner = world.epoch().holders(Vnode(3))[0]
+    disk = world.hosts[owner].disk
+    checkpoint, file = rot(world, owner, 3)
+    (live,) = {p for p in disk.files(f"jobs/{world.uid()}/live") if p.endswith(f"/3/{file}")}
+    rotten = disk.stamp(live)
+    assert rotten == disk.stamp(f"jobs/{world.uid()}/ckpt/3/{checkpoint}/{file}")
+    verify(world)
+
+    def is_linked() -> bool:
+        return rotten in [disk.stamp(path) for path in disk.files(f"jobs/{world.uid()}/live")]
+
+    world.until(lambda: not is_linked(), "that the live database is opened anew")
+    query.idle = False
+    world.until(mended(world), "a good one in its place")
+    world.finish(query, batches=query.directory.committed + 15)
+
+
+def test_without_another_copy_an_older_checkpoint_serves() -> None:
+    world = World(workers=1)
+    query = warmed_up(world, batches=90)
+    checkpoint, file = rot(world, "w1", 0)
+    found = ops.bad(verify(world))
+    assert {(each.vnode, each.file) for each in found} == {(0, file)}
+    assert checkpoint in {each.checkpoint for each in found}
+    (pid,) = world.hosts["w1"].pids("i0")
+    world.hosts["w1"].kill_pid(pid)
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
+
+
+def test_a_worker_that_is_down_is_named_and_never_counted_as_whole() -> None:
+    world = World(workers=3, instances=1, replication=2, auto_failover=False)
+    query = warmed_up(world, batches=80)
+    world.hosts["w3"].lose()
+    view = verify(world)
+    assert ops.silent(view) == ["w3"]
+    assert "w3" in ops.error_of(view).message  # type: ignore[union-attr]
+    assert all(not c.checkpoints for c in view.copies if c.worker == "w3")
+    assert not any(c.settled for c in view.copies if c.worker == "w3")
+    world.hosts["w3"].start_agent()
+    world.until(lambda: not ops.silent(verify(world)), "w3")
+    assert ops.error_of(verify(world)) is None
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_only_the_vnodes_that_were_asked_for() -> None:
+    world = World(workers=2, instances=2, replication=1)
+    query = warmed_up(world, batches=80)
+    rot(world, world.epoch().holders(Vnode(5))[0], 5)
+    view = verify(world, (1, 2))
+    assert {copy.vnode for copy in view.copies} == {1, 2}
+    assert ops.error_of(view) is None
+    assert {each.vnode for each in ops.bad(verify(world, (1, 5)))} == {5}
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_what_there_is_not_is_refused() -> None:
+    world = World(workers=1)
+    warmed_up(world, batches=5)
+    with pytest.raises(UnknownVnode, match="no vnode 8"):
+        world.call(lambda c: c.verify(JOB, views.VerifyRequest(vnodes=(Vnode(8),))))
+    with pytest.raises(UnknownJob):
+        world.call(lambda c: c.verify(JobName("other"), views.VerifyRequest()))
+
+
+@pytest.mark.slow
+def test_two_who_ask_for_the_same_share_a_round_and_others_are_told_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "VERIFY_BYTES_S", 200)
+    world = World(workers=2, instances=2, replication=1)
+    query = warmed_up(world, batches=80)
+    first = world.call(lambda c: c.verify(JOB, views.VerifyRequest()))
+    world.run(5.0)
+    assert world.call(lambda c: c.verify(JOB, views.VerifyRequest())).round == first.round
+    with pytest.raises(Busy, match="all vnodes"):
+        world.call(lambda c: c.verify(JOB, views.VerifyRequest(deep=True)))
+    world.run(limits.VERIFY_WISH_S + 1.0)
+    later = world.call(lambda c: c.verify(JOB, views.VerifyRequest(deep=True)))
+    assert later.round != first.round, "nobody has asked for the first any more"
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_a_round_goes_on_over_restarts_while_checkpoints_come_and_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was noted stays until it is read, however many checkpoints are taken meanwhile."""
+    monkeypatch.setattr(limits, "VERIFY_BYTES_S", 300)
+    world = World(workers=2, instances=2, replication=1)
+    query = warmed_up(world, batches=80)
+    seen = query.directory.committed
+    restarts = [
+        lambda: (world.kill_controller(), world.start_controller()),
+        lambda: (world.hosts["w2"].kill_agent(), world.hosts["w2"].start_agent()),
+    ]
+    for after, restart in enumerate(restarts):
+        world.network.after(3.0 + 3.0 * after, restart)
+    view = verify(world, within_s=300.0)
+    assert query.directory.committed > seen + 200
+    assert ops.error_of(view) is None
+    assert all(copy.checkpoints for copy in view.copies)
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+# --- the state -----------------------------------------------------------------------------------
+
+
+def forge(world: World, worker: str, vnode: int, *, readable: bool) -> str:
+    """Another state in the newest checkpoint, of which the manifest says that it is right."""
+    disk, newest = world.hosts[worker].disk, checkpoints(world, worker, vnode)[-1]
+    identity = Identity(
+        cluster=world.cluster, job=world.uid(), operator="a step", vnode=Vnode(vnode)
+    )
+    manifest = Manifest.decode(disk.read(f"{newest}/{MANIFEST}"), path=newest, expected=identity)
+    entry = next(e for e in manifest.files if e.name.endswith(".sst") and e.size)
+    data = bytearray(disk.read(f"{newest}/{entry.name}"))
+    data[-1] ^= 1
+    name = f"0-{zlib.crc32(data):08x}.sst" if readable else entry.name
+    current = bytes(disk.read(f"{newest}/CURRENT")).partition(b"\n")[2]
+    listed = current.replace(entry.name.encode(), name.encode())
+    contents = {
+        "CURRENT": b"%08x\n" % zlib.crc32(listed) + listed,
+        name: bytes(data),
+    }
+    files = [e for e in manifest.files if e.name not in ("CURRENT", entry.name)]
+    disk.remove(f"{newest}/{entry.name}")
+    for file, content in contents.items():
+        disk.write_atomic(f"{newest}/{file}", content)
+        files.append(FileEntry(name=file, size=len(content), blake3=content_hash(content)))
+    forged = replace(manifest, files=tuple(sorted(files, key=lambda e: e.name)))
+    disk.write_atomic(f"{newest}/{MANIFEST}", forged.encode())
+    return manifest.checkpoint_id
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_state_that_is_wrong_although_its_files_are_as_written(readable: bool) -> None:
+    world = World(workers=2, instances=1, replication=1)
+    query = warmed_up(world, batches=80)
+    replicated(world, query)
+    world.hosts["w2"].kill_agent()
+    checkpoint = forge(world, "w2", 3, readable=readable)
+    world.hosts["w2"].start_agent()
+    world.run(5.0)
+    assert ops.error_of(verify(world)) is None
+    view = verify(world, deep=True)
+    unequal = [d for d in ops.compared(view) if not d.equal]
+    assert ops.error_of(view) is not None
+    if readable:
+        assert [(d.vnode, d.checkpoint, set(d.of)) for d in unequal] == [
+            (3, checkpoint, {"w1", "w2"})
+        ]
+        assert ops.bad(view) == []
+    else:
+        assert unequal == []
+        assert [(b.worker, b.vnode, b.checkpoint) for b in ops.bad(view)] == [("w2", 3, checkpoint)]
+    query.idle = False
+    world.finish(query, batches=query.directory.committed + 15)
+
+
+# --- the scrub -----------------------------------------------------------------------------------
+
+
+def test_the_scrub_finds_what_nobody_has_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRUB_EVERY_S", 40.0)
+    monkeypatch.setattr(limits, "SCRUB_LOOK_S", 1.0)
+    world = World(workers=2, instances=1, replication=1, scrub_bytes_s=1 << 20)
+    query = warmed_up(world, batches=80)
+    replicated(world, query)
+    rot(world, "w2", 6)
+
+    def bad() -> int:
+        agent = world.hosts["w2"].agent
+        assert agent is not None
+        (desk,) = agent.desks.values()
+        return desk.upkeep.found_bad
+
+    world.until(lambda: bad() > 0, "that it is found", 60.0)
+    query.idle = False
+    world.until(mended(world), "a good one in its place")
+    assert ops.error_of(verify(world)) is None
+    world.finish(query, batches=query.directory.committed + 15)
+
+
+def test_the_scrub_keeps_to_its_rate_and_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRUB_EVERY_S", 30.0)
+    monkeypatch.setattr(limits, "SCRUB_LOOK_S", 1.0)
+    world = World(workers=1, scrub_bytes_s=400)
+    query = warmed_up(world, batches=80)
+    query.idle = True
+    agent = world.hosts["w1"].agent
+    assert agent is not None
+    (desk,) = agent.desks.values()
+    before, began = desk.scrub.bytes, world.clock.monotonic()
+    world.run(20.0)
+    spent = world.clock.monotonic() - began
+    assert 0 < desk.scrub.bytes - before <= 400 * (spent + 5.0)
