@@ -176,13 +176,13 @@ def test_what_there_is_not_is_refused() -> None:
         world.call(lambda c: c.verify(JobName("other"), views.VerifyRequest()))
 
 
-@pytest.mark.slow
 def test_two_who_ask_for_the_same_share_a_round_and_others_are_told_to_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "VERIFY_BYTES_S", 200)
     world = World(workers=2, instances=2, replication=1)
     query = warmed_up(world, batches=80)
+    query.trigger_s = 1.0
     first = world.call(lambda c: c.verify(JOB, views.VerifyRequest()))
     world.run(5.0)
     assert world.call(lambda c: c.verify(JOB, views.VerifyRequest())).round == first.round
@@ -198,18 +198,19 @@ def test_a_round_goes_on_over_restarts_while_checkpoints_come_and_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What was noted stays until it is read, however many checkpoints are taken meanwhile."""
-    monkeypatch.setattr(limits, "VERIFY_BYTES_S", 300)
+    monkeypatch.setattr(limits, "VERIFY_BYTES_S", 600)
     world = World(workers=2, instances=2, replication=1)
     query = warmed_up(world, batches=80)
+    query.trigger_s = 0.05
     seen = query.directory.committed
     restarts = [
         lambda: (world.kill_controller(), world.start_controller()),
         lambda: (world.hosts["w2"].kill_agent(), world.hosts["w2"].start_agent()),
     ]
     for after, restart in enumerate(restarts):
-        world.network.after(3.0 + 3.0 * after, restart)
+        world.network.after(2.0 + 2.0 * after, restart)
     view = verify(world, within_s=300.0)
-    assert query.directory.committed > seen + 200
+    assert query.directory.committed > seen + 64
     assert ops.error_of(view) is None
     assert all(copy.checkpoints for copy in view.copies)
     world.finish(query, batches=query.directory.committed + 5)
