@@ -65,9 +65,9 @@ def verify(
             if look != view:
                 changed_at = time.monotonic()
             view = look
-            show(view)
             if view.over or time.monotonic() - changed_at >= STALL_S:
                 break
+            show(view)
     return view
 
 

@@ -49,7 +49,7 @@ def _sentence(view: VerifyView) -> str:
     parts = [f"{whole} of {counted(every, 'checkpoint')} whole"]
     if view.deep:
         equal = [digests for digests in ops.compared(view) if digests.equal]
-        parts.append(f"{len(equal)} equal on all workers that have them")
+        parts.append(f"{len(equal)} compared and equal")
     return ", ".join(parts)
 
 

@@ -11,6 +11,7 @@ from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, Wo
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.epochs import Role
 from rhinoctl.protocol.handover import Kind, Phase
+from rhinoctl.protocol.verification import Checked, CheckedCheckpoint
 
 TOKEN = "a-token-of-the-tests"
 
@@ -245,6 +246,53 @@ def checkpoint(**changes: Any) -> views.CheckpointView:
         "replicated": 16,
     }
     return views.CheckpointView(**{**fields, **changes})
+
+
+def checked(number: int, worker: str, **changes: Any) -> CheckedCheckpoint:
+    fields: dict[str, Any] = {
+        "checkpoint": f"0-{number}-{worker}",
+        "covers": BatchTime(0, number),
+        "state": Checked.WHOLE,
+    }
+    return CheckedCheckpoint(**{**fields, **changes})
+
+
+def verified(vnode: int, worker: str, *found: CheckedCheckpoint, **changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "vnode": Vnode(vnode),
+        "worker": WorkerId(worker),
+        "told": True,
+        "broken": False,
+        "checkpoints": found,
+    }
+    return views.VerifiedCopy(**{**fields, **changes})
+
+
+def verification(*copies: views.VerifiedCopy, **changes: Any) -> views.VerifyView:
+    """A round over two workers that have two checkpoints of each of four vnodes, or what is
+    given; `silent` workers do not answer."""
+    every = [
+        verified(v, worker, checked(41, "w1"), checked(33 + v, "w1"))
+        for v in range(4)
+        for worker in ("w1", "w2")
+    ]
+    silent = changes.pop("silent", ())
+    fields: dict[str, Any] = {
+        "job": JobName("clicks"),
+        "round": "1764315000.250-1",
+        "deep": False,
+        "copies": copies or tuple(every),
+        "workers": tuple(
+            views.VerifyingWorker(
+                worker=WorkerId(w),
+                live=w not in silent,
+                done_bytes=0 if w in silent else 24_000_000,
+                total_bytes=0 if w in silent else 24_000_000,
+            )
+            for w in sorted({copy.worker for copy in copies} or {"w1", "w2"})
+        ),
+    }
+    return views.VerifyView(**{**fields, **changes})
 
 
 def failover(**changes: Any) -> views.OperationView:

@@ -30,13 +30,16 @@ BODIES: dict[str, Any] = {
     "POST /v1/jobs/{name}/set": views.SetJob(replication=1),
     "POST /v1/jobs/{name}/groups": views.GroupsRequest(),
     "POST /v1/jobs/{name}/checkpoint": views.CheckpointRequest(),
+    "POST /v1/jobs/{name}/verify": views.VerifyRequest(),
     "POST /v1/jobs/{name}/suspect": views.Suspicion(session=1, worker=WorkerId("w1")),
     "POST /v1/switchover": views.SwitchoverRequest(target="w1"),
     "POST /v1/drain": views.DrainRequest(worker=WorkerId("w1")),
     "POST /v1/failover": views.FailoverRequest(target="w1"),
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
 }
-WITHOUT_MUST = ("POST /v1/jobs/{name}/groups", "POST /v1/jobs/{name}/checkpoint")
+WITHOUT_MUST = tuple(
+    f"POST /v1/jobs/{{name}}/{what}" for what in ("groups", "checkpoint", "verify")
+)
 ROUTES = [
     *("GET /v1/status", "GET /v1/jobs", "GET /v1/jobs/{name}", "DELETE /v1/jobs/{name}"),
     *("GET /v1/ops", "GET /v1/ops/{op}", *BODIES),
