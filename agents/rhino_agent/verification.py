@@ -158,12 +158,20 @@ class Verification:
             self._throttle.took(size)
 
     def _begin(self, current: Round, item: Item) -> None:
-        """Begin with a checkpoint, unless somebody has found it bad meanwhile."""
+        if self._is_there(item):
+            name = item.manifest.checkpoint_id
+            self._reading = (item, item.kept.look(name, Level.HASHES, current.read))
+
+    def _is_there(self, item: Item) -> bool:
+        """Whether a checkpoint is still to be verified: its vnode may have left, and somebody else
+        may have found it bad."""
         name = item.manifest.checkpoint_id
+        if item not in self._noted(item.vnode):
+            return False
         if name in item.kept.damaged:
             self._found_bad(item, item.kept.flaws.get(name) or Flaw("", item.kept.damaged[name]))
-        elif item in self._noted(item.vnode):
-            self._reading = (item, item.kept.look(name, Level.HASHES, current.read))
+            return False
+        return True
 
     def _read(self, current: Round, item: Item, flaw: Flaw | None) -> None:
         if flaw is not None:
@@ -212,11 +220,11 @@ class Verification:
             self._digester = None
 
     def _begin_digest(self, item: Item, now: float) -> None:
-        name = item.manifest.checkpoint_id
-        if item not in self._noted(item.vnode):
+        if not self._is_there(item):
             return
         if self._digester is None:
             self._digester = self._job.ports.digester()
+        name = item.manifest.checkpoint_id
         try:
             self._digester.begin(self._job.ports.disk.path_of(item.kept.path_of(name)))
         except OSError as fault:
