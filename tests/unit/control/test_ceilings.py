@@ -14,7 +14,9 @@ def test_a_job_that_would_run_out_of_open_files_is_refused() -> None:
     bench = Bench(workers=2)
     bench.workers[W2].host["open_files"] = FILES_OF_TWO_VNODES - 1
     bench.run(3.0)
-    with pytest.raises(CeilingExceeded, match=r"i1 on worker w2 .* 2 vnodes and need 142") as caught:
+    with pytest.raises(
+        CeilingExceeded, match=r"i1 on worker w2 .* 2 vnodes and need 142"
+    ) as caught:
         bench.register(vnodes=4)
     assert caught.value.exit_code is Exit.REFUSED
     bench.workers[W2].host["open_files"] = FILES_OF_TWO_VNODES
