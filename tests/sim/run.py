@@ -1,7 +1,10 @@
 """One seed: safety, liveness, judgement."""
 
+import gc
 from collections import Counter
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol.handover import ENDED
@@ -159,7 +162,20 @@ class Simulation:
 
 
 def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:
-    """Run a plan to its end, or to the first finding."""
+    """Run a plan to its end, or to the first finding.
+
+    What it leaves behind is collected once, and Arrow has one thread, as in an instance's process.
+    """
+    pa.set_cpu_count(1)
+    gc.disable()
+    try:
+        return _simulate(plan, watchful)
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def _simulate(plan: Plan, watchful: bool) -> Outcome:
     simulation = Simulation(plan, watchful=watchful)
     finding: BaseException | None = None
     try:
@@ -177,6 +193,6 @@ def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:
         done=tuple(striking.done) if striking is not None else (),
         failures=tuple(striking.query.failures) if striking is not None else (),
         struck=world.struck,
-        digest=world.digest.hexdigest(),
+        digest=world.digest(),
         virtual_s=world.clock.monotonic(),
     )
