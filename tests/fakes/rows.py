@@ -47,6 +47,56 @@ def _rows(machine: str, text: str) -> frozenset[Row]:
     return frozenset(found)
 
 
+FAILOVER = _rows(
+    "failover",
+    """
+    armed, Observed: armed, marked, complete, aborted
+    armed, MoreLost: armed
+    marked, Observed: marked, complete
+    marked, MoreLost: marked, armed
+    """,
+)
+"""`Observed`: workers have reported; `MoreLost`: `recovery.with_more`."""
+
+WORKER = _rows(
+    "worker",
+    """
+    empty, Fence: empty
+    empty, Open: empty, open
+    empty, Put: empty
+    empty, Resend: empty
+    empty, Seal: empty, sealed
+    empty, Apply: empty
+    decided, Fence: decided
+    decided, Open: decided, open
+    decided, Put: decided
+    decided, Resend: decided
+    decided, Seal: decided, sealed
+    decided, Apply: decided
+    open, Fence: open, decided, empty
+    open, Open: open, decided, empty
+    open, Put: open, decided, empty
+    open, Resend: open, decided, empty
+    open, Seal: open, sealed, decided, empty
+    open, Apply: open, decided, empty
+    sealed, Fence: sealed
+    sealed, Open: sealed, open
+    sealed, Put: sealed
+    sealed, Resend: sealed
+    sealed, Seal: sealed
+    sealed, Apply: sealed, decided
+    """,
+)
+"""Whatever is refused leaves the phase as it is, but that a newer session ends what is open."""
+
+TABLES = (
+    tabled("batch", batches.TRANSITIONS)
+    | tabled("handover", handover.TRANSITIONS)
+    | FAILOVER
+    | WORKER
+)
+
+
 @contextmanager
 def recording() -> Iterator[set[Row]]:
     """Every row that is taken meanwhile."""

@@ -2,12 +2,13 @@
 
 import gc
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol.handover import ENDED
+from tests.fakes.rows import Row, recording
 from tests.sim import faults as f
 from tests.sim.audit import Audit
 from tests.sim.checkers import Watching
@@ -24,6 +25,9 @@ LIVENESS_S = 900.0
 PERSON_S = 45.0
 """So long a person looks at a job that does not go on before they type a failover."""
 
+NOTHING = "nothing"
+"""The kind of finding of a seed that has found none."""
+
 BATCHES = 5
 """Demanded in the liveness phase."""
 
@@ -39,12 +43,13 @@ class Outcome:
     struck: Counter[type[f.Fault]]
     digest: str
     virtual_s: float
+    rows: frozenset[Row]
 
     @property
     def kind(self) -> str:
         """What was found, without its particulars: to compare findings of one seed."""
         if self.finding is None:
-            return "nothing"
+            return NOTHING
         number = getattr(self.finding, "invariant", "")
         return f"{type(self.finding).__name__} {number}".strip()
 
@@ -169,7 +174,9 @@ def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:
     pa.set_cpu_count(1)
     gc.disable()
     try:
-        return _simulate(plan, watchful)
+        with recording() as taken:
+            outcome = _simulate(plan, watchful)
+        return replace(outcome, rows=frozenset(taken))
     finally:
         gc.enable()
         gc.collect()
@@ -195,4 +202,5 @@ def _simulate(plan: Plan, watchful: bool) -> Outcome:
         struck=world.struck,
         digest=world.digest(),
         virtual_s=world.clock.monotonic(),
+        rows=frozenset(),
     )
