@@ -1,9 +1,8 @@
 """The agent's loop: one thread over the ports, for all jobs of its worker."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rhino_agent import ballast
 from rhino_agent.copies import Copies
@@ -166,28 +165,25 @@ class Agent:
         envelope = self._ports.wire.receive(0 if self.has_work else timeout_s)
         taken = 0
         while envelope is not None:
-            with self._told("message"):
-                self._take(envelope)
+            self._try("message", "", self._take, envelope)
             taken += 1
             envelope = self._ports.wire.receive(0) if taken < limits.MESSAGES_A_TURN else None
         for uid, desk in list(self._desks.items()):
             for affair in desk.affairs():
-                with self._told(f"turn of job {uid}"):
-                    affair()
+                self._try("turn of job", uid, affair)
         now = self._ports.clock.monotonic()
         if now >= self._ballast_at:
             self._ballast_at = now + limits.BALLAST_LOOK_S
             ballast.lay(self._disk, self._ports.settings.ballast_bytes)
 
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _try(self, what: str, of: str, act: Callable[..., None], *given: Any) -> None:
         """A full or failing disk, or a damaged file, is told and does not end the turn: whoever
         asked gets no answer, which every sender bears."""
         try:
-            yield
+            act(*given)
         except (RhinoError, OSError) as fault:
             self.mishaps += 1
-            event("turn-failed", what=what, fault=fault)
+            event("turn-failed", what=f"{what} {of}".rstrip(), fault=fault)
 
     def _take_on(self, spec: JobSpec) -> Desk:
         job = Job(self._ports, spec)
@@ -257,8 +253,7 @@ class Agent:
             return
         named = {wish.spec.uid for wish in message.jobs}
         for wish in message.jobs:
-            with self._told(f"wish for job {wish.spec.uid}"):
-                self._wish(wish)
+            self._try("wish for job", wish.spec.uid, self._wish, wish)
         for uid, desk in self._desks.items():
             if uid not in named:
                 desk.job.desired, desk.job.told = m.DesiredJob(spec=desk.job.spec), True

@@ -9,7 +9,9 @@ Invariants:
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from rhino_agent.job import Job
@@ -138,15 +140,13 @@ class Holdings:
 
     def reach(self, vnode: Vnode) -> BatchTime:
         """What the newest checkpoint of a vnode covers, or the empty one."""
-        return self._bases(vnode)[0].reach
+        return next(self._bases(vnode)).reach
 
-    def _bases(self, vnode: Vnode) -> list[Base]:
+    def _bases(self, vnode: Vnode) -> Iterator[Base]:
         """All that there is to begin from, the newest first; the empty one is the last."""
-        kept = self.of(vnode).complete()
-        return [
-            *(Base(manifest, self.covers.of(manifest)) for manifest in kept),
-            Base(None, self.covers.of_base(vnode)),
-        ]
+        for manifest in self.of(vnode).complete():
+            yield Base(manifest, self.covers.of(manifest))
+        yield Base(None, self.covers.of_base(vnode))
 
     def base(self, vnode: Vnode, *, besides: tuple[str, ...] = ()) -> Base | None:
         """The newest base of a vnode, without some checkpoints; None if this copy is not whole."""
@@ -249,7 +249,8 @@ class Holdings:
     def oldest_reach(self, vnode: Vnode) -> BatchTime:
         """What the oldest of the checkpoints that decide on trimming covers: how far the log could
         be trimmed if nobody else needed it."""
-        return min(base.reach for base in self._bases(vnode)[: self._deciding(vnode)])
+        deciding = islice(self._bases(vnode), self._deciding(vnode))
+        return min(base.reach for base in deciding)
 
     def _deciding(self, vnode: Vnode) -> int:
         """How many of a vnode's checkpoints decide on trimming. A copy that came later has no empty

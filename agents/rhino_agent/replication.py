@@ -76,7 +76,7 @@ class Replication:
         for intake in list(self._intakes.values()):
             intake.transfer.go_on()
         now = self._job.ports.clock.monotonic()
-        if epoch is not self._epoch:
+        if self._epoch is None or epoch.number != self._epoch.number:
             self._learn(epoch)
         elif now < self._look_at:
             return

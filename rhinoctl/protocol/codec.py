@@ -27,6 +27,9 @@ def to_json(value: Any) -> Any:
     return value if encode is None else encode(value)
 
 
+_JSON = json.JSONEncoder(default=to_json, separators=(",", ":"), allow_nan=False)
+
+
 def from_json(kind: Any, image: Any) -> Any:
     """The value of annotation `kind` that `image` describes; raises CodecError."""
     return _decoder(kind)(image)
@@ -35,7 +38,7 @@ def from_json(kind: Any, image: Any) -> Any:
 def dumps(value: Any) -> bytes:
     """JSON bytes of a value; raises CodecError."""
     try:
-        text = json.dumps(value, default=to_json, separators=(",", ":"), allow_nan=False)
+        text = _JSON.encode(value)
     except (TypeError, ValueError) as fault:
         raise CodecError(str(fault)) from fault
     return text.encode()

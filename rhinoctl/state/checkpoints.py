@@ -17,6 +17,7 @@ All work that reads whole files comes in slices (`Steps`), for single-threaded l
 """
 
 import errno
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -73,6 +74,7 @@ class VnodeCheckpoints:
         self.flaws: dict[str, Flaw] = {}
         self._disk = disk
         self._complete: dict[str, Manifest] = {}
+        self._sorted: Sequence[Manifest] | None = None
         self._stamps: dict[str, dict[Stamp, str]] = {}
         self._former: dict[Stamp, str] = {}
         self._under_way: set[str] = set()
@@ -84,11 +86,13 @@ class VnodeCheckpoints:
         """Where they are kept."""
         return self._disk
 
-    def complete(self) -> list[Manifest]:
+    def complete(self) -> Sequence[Manifest]:
         """The complete checkpoints, newest first (by what their manifests cover)."""
-        return sorted(
-            self._complete.values(), key=lambda m: (m.covers, m.checkpoint_id), reverse=True
-        )
+        if self._sorted is None:
+            self._sorted = sorted(
+                self._complete.values(), key=lambda m: (m.covers, m.checkpoint_id), reverse=True
+            )
+        return self._sorted
 
     def path_of(self, checkpoint_id: str) -> str:
         """The directory of a checkpoint, relative to the disk. To read and link from only."""
@@ -283,6 +287,7 @@ class VnodeCheckpoints:
         self._disk.remove(path + _BAD)
         self._disk.rename(path, path + _BAD)
         self._complete.pop(checkpoint_id, None)
+        self._sorted = None
         self._former |= self._stamps.pop(checkpoint_id, {})
         self.damaged[checkpoint_id] = why
 
@@ -329,6 +334,7 @@ class VnodeCheckpoints:
             except CorruptFile as error:
                 self.set_aside(checkpoint_id, error.message)
             else:
+                self._sorted = None
                 self._stamps[checkpoint_id] = self._read_stamps(f"{path}/{STAMPS}")
 
     def _read_manifest(self, path: str) -> Manifest:
@@ -357,6 +363,7 @@ class VnodeCheckpoints:
         yield 0
         self._disk.rename(making, place)
         self._complete[manifest.checkpoint_id] = manifest
+        self._sorted = None
         self._stamps[manifest.checkpoint_id] = stamps
 
     def _source(self, manifest: Manifest, entry: FileEntry) -> tuple[str, str]:
@@ -391,6 +398,7 @@ class VnodeCheckpoints:
         path = self.path_of(checkpoint_id)
         self._disk.rename(path, path + _GONE)
         del self._complete[checkpoint_id], self._stamps[checkpoint_id]
+        self._sorted = None
         self._disk.remove(path + _GONE)
 
     def _expect_own(self, manifest: Manifest) -> None:

@@ -16,11 +16,13 @@ the loops take their turns meanwhile. One caller should block at a time, since t
 one goes on only once the inner one is over.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from rhinoctl.protocol.ports import Envelope
 from tests.fakes.wire import FakeNetwork, FakeWire
 
 
@@ -36,7 +38,9 @@ Waits = Generator[float, None, None]
 
 @dataclass(eq=False)
 class _Entry:
+    name: str
     wire: FakeWire
+    news: deque[Envelope]
     turn: Callable[[], float]
     due: float
     ignored: int = 0
@@ -65,7 +69,7 @@ class Schedule:
                 stepped.step(0.0)
                 return tick_s
 
-        self._entries[name] = _Entry(wire, turn, self._clock.monotonic())
+        self._entries[name] = _Entry(name, wire, wire.news, turn, self._clock.monotonic())
 
     def remove(self, name: str) -> None:
         """Take a loop away, e.g. with `FakeWire.crash` for a process that was killed."""
@@ -88,37 +92,34 @@ class Schedule:
         `until` holds after a turn or an event."""
         end = self._clock.monotonic() + for_s
         while not until():
-            ready = [name for name, entry in self._entries.items() if self._is_ready(entry)]
+            now, soonest, ready = self._clock.monotonic(), end, []
+            for entry in self._entries.values():
+                if entry.paused or entry.running:
+                    continue
+                if now >= entry.due or len(entry.news) > entry.ignored:
+                    ready.append(entry)
+                elif entry.due < soonest:
+                    soonest = entry.due
             if ready:
                 self._take_turn(self._chance.choice(ready))
                 continue
-            if self._clock.monotonic() >= end:
+            if now >= end:
                 return False
-            self._network.deliver_until(min(end, *self._moments(end)), until)
+            event = self._network.next_event()
+            self._network.deliver_until(soonest if event is None else min(soonest, event), until)
         return True
 
     def _pass_time(self, moment: float, until: Callable[[], bool]) -> None:
         self.run(moment - self._clock.monotonic(), until)
 
-    def _is_ready(self, entry: _Entry) -> bool:
-        if entry.paused or entry.running:
-            return False
-        return entry.wire.waiting() > entry.ignored or self._clock.monotonic() >= entry.due
-
-    def _take_turn(self, name: str) -> None:
-        entry = self._entries[name]
+    def _take_turn(self, entry: _Entry) -> None:
         entry.running = True
         taken = entry.wire.taken
         try:
             entry.due = entry.turn() + self._clock.monotonic()
         except StopIteration:
-            self.remove(name)
+            self.remove(entry.name)
         finally:
             entry.running = False
         # A loop that leaves its mail alone is not asked again before there is more, or it is due.
         entry.ignored = entry.wire.waiting() if entry.wire.taken == taken else 0
-
-    def _moments(self, end: float) -> list[float]:
-        active = [e.due for e in self._entries.values() if not (e.paused or e.running)]
-        event = self._network.next_event()
-        return [*active, end if event is None else event]

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from rhinoctl.errors import PortInUse
 from rhinoctl.protocol.codec import CodecError
@@ -61,7 +62,7 @@ class Request:
     sender: "FakeWire"
     to: Address
     message: Message
-    data: bytes
+    data: Any
     payload: tuple[bytes, ...]
     peer: "Peer"
     place: int
@@ -182,6 +183,14 @@ class FakeNetwork:
         due = self.clock.monotonic() + delay_s
         heapq.heappush(self._events, (due, next(self._serial), event))
 
+    def pack(self, message: Message) -> Any:
+        """What goes over the wire instead of a message."""
+        return encode(message)
+
+    def unpack(self, data: Any) -> Message:
+        """The message that comes out of it."""
+        return decode(data)
+
     def transmit(self, request: Request) -> None:
         """Bring a request to whoever listens when it arrives."""
         request.started = True
@@ -211,7 +220,7 @@ class FakeNetwork:
     ) -> None:
         """Bring an answer to the sender of a request, if it is not lost."""
         copy = tuple(memoryview(bytes(view)) for view in views(payload))
-        news = Envelope(message=decode(encode(message)), payload=copy)
+        news = Envelope(message=self.unpack(self.pack(message)), payload=copy)
         if not self._happens(self.faults.lose_answer):
             self.bring_back(request, origin, news)
 
@@ -247,7 +256,7 @@ class FakeWire:
         self._numbers = itertools.count(1)
         self._peers: dict[Address, Peer] = {}
         self._lanes: dict[Address, int] = {}
-        self._news: deque[Envelope] = deque()
+        self.news: deque[Envelope] = deque()
         self._unanswered: dict[int, Request] = {}
         self._untaken: set[int] = set()
         self._places: dict[int, int] = {}
@@ -255,7 +264,7 @@ class FakeWire:
 
     def waiting(self) -> int:
         """How many envelopes `receive` would return at once."""
-        return len(self._news)
+        return len(self.news)
 
     def set_lanes(self, to: Address, lanes: int) -> None:
         if to in self._peers:
@@ -266,7 +275,8 @@ class FakeWire:
         self, to: Address, message: Message, payload: Sequence[Buffer] = (), *, timeout_s: float
     ) -> int:
         try:
-            data, copy = encode(message), tuple(bytes(view) for view in views(payload))
+            data = self._network.pack(message)
+            copy = tuple(bytes(view) for view in views(payload))
             why = "closed" if self._closed else ""
         except (CodecError, TypeError, ValueError) as fault:
             data, copy, why = b"", (), str(fault)
@@ -311,7 +321,7 @@ class FakeWire:
         if request.over or self._closed:
             return
         request.over = True
-        self._news.append(replace(news, request=request.number))
+        self.news.append(replace(news, request=request.number))
         if request.started:
             request.peer.under_way -= 1
         else:
@@ -333,10 +343,11 @@ class FakeWire:
         self._unanswered[handle] = request
         self._untaken.add(handle)
         payload = tuple(memoryview(data) for data in request.payload)
-        self._news.append(Envelope(message=decode(request.data), payload=payload, handle=handle))
+        message = self._network.unpack(request.data)
+        self.news.append(Envelope(message=message, payload=payload, handle=handle))
 
     def _refusal(self, request: Request, code: RefusalCode) -> Refusal:
-        return Refusal(header=decode(request.data).header, code=code, detail="")
+        return Refusal(header=request.message.header, code=code, detail="")
 
     def reply(self, to: Envelope, message: Message, payload: Sequence[Buffer] = ()) -> None:
         request = self._unanswered.pop(to.handle or 0, None)
@@ -349,12 +360,12 @@ class FakeWire:
 
     def receive(self, timeout_s: float) -> Envelope | None:
         clock = self._network.clock
-        if not self._news:
-            self._network.pass_time(clock.monotonic() + timeout_s, lambda: bool(self._news))
-        if not self._news:
+        if not self.news:
+            self._network.pass_time(clock.monotonic() + timeout_s, lambda: bool(self.news))
+        if not self.news:
             return None
         self.taken += 1
-        envelope = self._news.popleft()
+        envelope = self.news.popleft()
         self._untaken.discard(envelope.handle or 0)
         return envelope
 
@@ -370,7 +381,7 @@ class FakeWire:
         for request in self._unanswered.values():
             self._drop(request)
         self._unanswered.clear()
-        self._news.clear()
+        self.news.clear()
         self._closed = True
         self._network.gone(self)
 

@@ -65,7 +65,7 @@ class Process:
             if self.watch is not None:
                 self.watch(self, step, after)
             for trap in self.traps:
-                if trap.matches(self.name, step, after=after):
+                if trap.process == self.name and trap.matches(self.name, step, after=after):
                     trap.then()
         if not self.alive:
             raise Killed(f"{self.name} at {step}")

@@ -5,18 +5,36 @@ Exit codes: 0 nothing was found, 1 something was, 2 usage.
 
 import argparse
 import logging
+import os
 import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 
+from tests.fakes.rows import TABLES, Row
 from tests.sim import faults as f
 from tests.sim.bugs import BUGS, seeded
 from tests.sim.plan import Plan, plan_of
-from tests.sim.run import Outcome, simulate
+from tests.sim.run import NOTHING, Outcome, simulate
 from tests.sim.shrinking import shrink
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is counted of a seed's outcome, also from another process. A seed that found something
+    is run again to be told of: it does the same."""
+
+    seed: int
+    kind: str
+    virtual_s: float
+    struck: Counter[type[f.Fault]]
+    rows: frozenset[Row]
+
 
 FINDINGS_MAX = 5
 """After so many seeds that found something the rest is not run."""
@@ -29,7 +47,7 @@ def main() -> int:
     with seeded(given.bug):
         if given.seed is not None:
             return _replay(plan_of(given.seed).without(frozenset(given.without)), given.shrink)
-        return _run(*_seeds(given))
+        return _run(*_seeds(given), given.jobs)
 
 
 def _arguments() -> argparse.Namespace:
@@ -39,6 +57,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="one, told in full")
     parser.add_argument("--without", type=_numbers, default=(), help="faults to leave out: 0,3,4")
     parser.add_argument("--shrink", action="store_true", help="look for the fewest faults")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=int, default=cores, help="processes; default: the cores")
     parser.add_argument("--bug", choices=BUGS, help="put this bug into the product")
     return parser.parse_args()
 
@@ -61,17 +81,18 @@ def _seeds(given: argparse.Namespace) -> tuple[Iterable[int], float]:
     return range(base, base + many), float("inf")
 
 
-def _run(seeds: Iterable[int], deadline: float) -> int:
+def _run(seeds: Iterable[int], deadline: float, jobs: int) -> int:
     began, outcomes, found = time.monotonic(), 0, 0
     struck: Counter[type[f.Fault]] = Counter()
-    virtual_s = 0.0
-    for outcome in _outcomes(seeds, deadline):
+    virtual_s, never_taken = 0.0, TABLES
+    for result in _results(seeds, deadline, jobs):
         outcomes += 1
-        virtual_s += outcome.virtual_s
-        struck += outcome.struck
-        if outcome.finding is not None:
+        virtual_s += result.virtual_s
+        struck += result.struck
+        never_taken -= result.rows
+        if result.kind != NOTHING:
             found += 1
-            _tell(outcome)
+            _tell(simulate(plan_of(result.seed)))
             if found == FINDINGS_MAX:
                 break
     took_s = time.monotonic() - began
@@ -83,14 +104,36 @@ def _run(seeds: Iterable[int], deadline: float) -> int:
     never = sorted(kind.__name__ for kind in f.KINDS if not struck[kind])
     if never:
         print(f"faults that never struck: {', '.join(never)}")
+    rows = ", ".join(
+        f"{m} {before}-{event}-{after}" for m, before, event, after in sorted(never_taken)
+    )
+    print(f"rows of the machines' tables never taken: {rows or 'none'}")
     return 1 if found else 0
 
 
-def _outcomes(seeds: Iterable[int], deadline: float) -> Iterator[Outcome]:
-    for seed in seeds:
-        if time.monotonic() >= deadline:
-            return
-        yield simulate(plan_of(seed))
+def _results(seeds: Iterable[int], deadline: float, jobs: int) -> Iterator[Result]:
+    """In order; each process is given the next seed as soon as it is through with one."""
+    if jobs == 1:
+        for seed in seeds:
+            if time.monotonic() >= deadline:
+                return
+            yield _result(seed)
+        return
+    asked: deque[Future[Result]] = deque()
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        for seed in seeds:
+            if time.monotonic() >= deadline:
+                break
+            asked.append(pool.submit(_result, seed))
+            if len(asked) >= 2 * jobs:
+                yield asked.popleft().result()
+        while asked:
+            yield asked.popleft().result()
+
+
+def _result(seed: int) -> Result:
+    outcome = simulate(plan_of(seed))
+    return Result(seed, outcome.kind, outcome.virtual_s, outcome.struck, outcome.rows)
 
 
 def _replay(plan: Plan, shrinking: bool) -> int:

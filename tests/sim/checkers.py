@@ -7,6 +7,7 @@ product it uses the words (messages, records, epochs), and none of what decides.
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from rhinoctl.ids import BatchTime, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import codec
@@ -45,6 +46,7 @@ class Watching:
         self._seals: dict[tuple[RecordId, str], DecisionRecord] = {}
         self._bodies: dict[tuple[BatchTime, tuple[int, int]], Bodies] = {}
         self._completed: set[str] = set()
+        self._images: dict[int, tuple[DecisionRecord, bytes]] = {}
 
     # --- what is seen -----------------------------------------------------------------------------
 
@@ -146,16 +148,22 @@ class Watching:
 
     def _has(self, worker: WorkerId, record_id: RecordId) -> bool:
         record = self._seals.get((record_id, str(worker)))
-        return record is not None and codec.dumps(record) in self._segment(worker, record_id)
+        return record is not None and self._bytes(record) in self._segment(worker, record_id)
+
+    def _bytes(self, record: DecisionRecord) -> bytes:
+        """A record as it lies on a disk."""
+        if id(record) not in self._images:
+            self._images[id(record)] = (record, codec.dumps(record))
+        return self._images[id(record)][1]
 
     def _segment(self, worker: WorkerId, record_id: RecordId) -> bytes:
         """What a worker's disk has durably of an attempt."""
         disk = self._world.hosts[worker].disk
         generation, batch, step = record_id.position
         session, counter = record_id.attempt
+        wanted = (generation, abs(batch), step, session, counter)
         for name in disk.list(f"{self._root()}/log"):
-            numbers = [int(n) for n in re.findall(r"\d+", name.partition("+")[0])]
-            if numbers == [generation, abs(batch), step, session, counter] and "+" not in name:
+            if "+" not in name and _numbers(name) == wanted:
                 return disk.durable(f"{self._root()}/log/{name}") or b""
         return b""
 
@@ -171,7 +179,7 @@ class Watching:
         """Who says that it has sealed has the record, and the rows that it names, durably."""
         record = self._seals[record_id, str(worker)]
         durable = self._segment(worker, record_id)
-        require(codec.dumps(record) in durable, 4, f"{worker} has not got the record {record_id}")
+        require(self._bytes(record) in durable, 4, f"{worker} has not got the record {record_id}")
         bodies = self._bodies.get((record.time, record.attempt), {})
         for winner in record.winners:
             for name in winner.slices:
@@ -250,3 +258,9 @@ class Watching:
         """The epoch that the last marker at a batch began."""
         found = [r.next_epoch for r in self.decided if r.time == marker and r.is_marker]
         return found[0] if len(found) == 1 else None
+
+
+@cache
+def _numbers(name: str) -> tuple[int, ...]:
+    """Those in the name of a segment."""
+    return tuple(int(number) for number in re.findall(r"\d+", name))

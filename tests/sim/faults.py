@@ -94,6 +94,14 @@ class CrashAgent(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartAgent(Fault):
+    """SIGTERM of an agent: it says farewell, and ends with its instances."""
+
+    worker: str
+    back_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrashWorker(Fault):
     """kill -9 of an agent and its instances; the disk stays as it is."""
 

@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
-from rhinoctl.protocol.messages import Message
+from rhinoctl.protocol.messages import InstanceState, Message, WorkerReport
 from rhinoctl.protocol.ports import Address, Buffer
 from tests.fakes.clock import FakeClock
 from tests.fakes.wire import Faults, Request
 from tests.fakes.world import HostsNetwork
 from tests.sim import faults as f
+
+GROWING = (InstanceState, WorkerReport)
+"""Messages with mappings in them that their sender goes on to change: always sent as bytes."""
 
 ON_THE_WAY = (f.Drop, f.Duplicate, f.Delay, f.Reorder)
 
@@ -32,6 +35,7 @@ class SimNetwork(HostsNetwork):
         super().__init__(chance, clock, faults)
         self.watch: WireWatch | None = None
         self.addresses: dict[Address, str] = {}
+        self.bytes_sent = True
         self._draw = chance
         self._struck = struck
         self._rules: list[tuple[float, f.Fault]] = []
@@ -61,6 +65,13 @@ class SimNetwork(HostsNetwork):
         self._rules.clear()
         self._unanswered.clear()
         self._severed.clear()
+
+    def pack(self, message: Message) -> Any:
+        as_bytes = self.bytes_sent or isinstance(message, GROWING)
+        return super().pack(message) if as_bytes else message
+
+    def unpack(self, data: Any) -> Message:
+        return data if isinstance(data, Message) else super().unpack(data)
 
     # --- messages --------------------------------------------------------------------------------
 

@@ -104,6 +104,7 @@ class _Draw:
         self._deaths = self._weighed(
             (4, self._crash_instance),
             (3, self._crash_agent),
+            (2, self._restart_agent),
             (3, self._crash_worker),
             (3, lambda: f.CrashController(back_s=self._away())),
             (3, lambda: f.CrashDriver(back_s=self._away())),
@@ -170,7 +171,11 @@ class _Draw:
                 process, steps = self._instance(worker), STEPS
             case f.PowerLoss(workers=workers) | f.TornPower(workers=workers):
                 process, steps = self._on(workers[0]), STEPS
-            case f.CrashAgent(worker=worker) | f.CrashWorker(worker=worker):
+            case (
+                f.CrashAgent(worker=worker)
+                | f.RestartAgent(worker=worker)
+                | f.CrashWorker(worker=worker)
+            ):
                 process, steps = self._on(worker), STEPS
             case _:
                 assert isinstance(fault, f.Freeze)
@@ -218,6 +223,9 @@ class _Draw:
 
     def _crash_agent(self) -> f.Fault:
         return f.CrashAgent(worker=self._victim(), back_s=self._away())
+
+    def _restart_agent(self) -> f.Fault:
+        return f.RestartAgent(worker=self._victim(), back_s=self._away())
 
     def _crash_worker(self) -> f.Fault:
         return f.CrashWorker(worker=self._victim(), back_s=self._away())

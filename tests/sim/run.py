@@ -1,10 +1,14 @@
 """One seed: safety, liveness, judgement."""
 
+import gc
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol.handover import ENDED
+from tests.fakes.rows import Row, recording
 from tests.sim import faults as f
 from tests.sim.audit import Audit
 from tests.sim.checkers import Watching
@@ -21,6 +25,9 @@ LIVENESS_S = 900.0
 PERSON_S = 45.0
 """So long a person looks at a job that does not go on before they type a failover."""
 
+NOTHING = "nothing"
+"""The kind of finding of a seed that has found none."""
+
 BATCHES = 5
 """Demanded in the liveness phase."""
 
@@ -36,12 +43,13 @@ class Outcome:
     struck: Counter[type[f.Fault]]
     digest: str
     virtual_s: float
+    rows: frozenset[Row]
 
     @property
     def kind(self) -> str:
         """What was found, without its particulars: to compare findings of one seed."""
         if self.finding is None:
-            return "nothing"
+            return NOTHING
         number = getattr(self.finding, "invariant", "")
         return f"{type(self.finding).__name__} {number}".strip()
 
@@ -159,7 +167,22 @@ class Simulation:
 
 
 def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:
-    """Run a plan to its end, or to the first finding."""
+    """Run a plan to its end, or to the first finding.
+
+    What it leaves behind is collected once, and Arrow has one thread, as in an instance's process.
+    """
+    pa.set_cpu_count(1)
+    gc.disable()
+    try:
+        with recording() as taken:
+            outcome = _simulate(plan, watchful)
+        return replace(outcome, rows=frozenset(taken))
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def _simulate(plan: Plan, watchful: bool) -> Outcome:
     simulation = Simulation(plan, watchful=watchful)
     finding: BaseException | None = None
     try:
@@ -177,6 +200,7 @@ def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:
         done=tuple(striking.done) if striking is not None else (),
         failures=tuple(striking.query.failures) if striking is not None else (),
         struck=world.struck,
-        digest=world.digest.hexdigest(),
+        digest=world.digest(),
         virtual_s=world.clock.monotonic(),
+        rows=frozenset(),
     )

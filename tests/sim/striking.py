@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import Any
 
+from rhinoctl import limits
 from rhinoctl.control.controller import Controller
 from rhinoctl.errors import RhinoError
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
@@ -105,6 +106,22 @@ class Striking:
             host.kill_agent()
             self._struck(fault)
         self._world.network.after(fault.back_s, lambda: self._start_agent(host))
+
+    def _restart_agent(self, fault: f.RestartAgent) -> None:
+        """It is back some time after it has ended, if it was not killed before it could end."""
+        host = self._host(fault.worker)
+        if host.agent is not None:
+            host.end_agent()
+            self._struck(fault)
+        leaving = host.agent
+
+        def ended() -> None:
+            if leaving is not None and host.agent is leaving:
+                self._world.network.after(RESTART_S, ended)
+            else:
+                self._start_agent(host)
+
+        self._world.network.after(limits.FAREWELL_S + fault.back_s, ended)
 
     def _start_agent(self, host: Host) -> None:
         """Nothing is done if it runs. One that cannot start, since its disk is full, is started
@@ -340,6 +357,7 @@ _STRIKES: dict[type[f.Fault], Callable[[Striking, Any], None]] = {
     f.LoseCall: lambda self, fault: self._world.lose_call(),
     f.CutOneWay: lambda self, fault: self._world.network.sever(fault),
     f.CrashAgent: Striking._crash_agent,
+    f.RestartAgent: Striking._restart_agent,
     f.CrashWorker: Striking._crash_worker,
     f.CrashController: Striking._crash_controller,
     f.CrashDriver: Striking._crash_driver,

@@ -8,7 +8,10 @@ from functools import cache
 
 import pytest
 
+from tests.fakes.rows import TABLES, Row
+from tests.sim import cluster
 from tests.sim import faults as f
+from tests.sim.cluster import BYTES_EVERY
 from tests.sim.plan import plan_of
 from tests.sim.run import Outcome, simulate
 from tests.sim.seeds import FOUND, USUAL
@@ -36,6 +39,21 @@ def test_each_fault_has_struck() -> None:
     for seed in (*USUAL, *FOUND):
         struck += outcome_of(seed).struck
     assert sorted(kind.__name__ for kind in f.KINDS if not struck[kind]) == []
+
+
+def test_no_machine_takes_a_row_that_no_table_has() -> None:
+    """Those that are never taken here are taken in tests/unit/protocol."""
+    taken = frozenset[Row]().union(*(outcome_of(seed).rows for seed in (*USUAL, *FOUND)))
+    assert sorted(taken - TABLES) == []
+    assert len(taken) > len(TABLES) // 2
+
+
+def test_messages_as_bytes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most seeds send messages as they are: nobody changes one that was sent."""
+    seed = USUAL[0]
+    assert seed % BYTES_EVERY
+    monkeypatch.setattr(cluster, "BYTES_EVERY", 1)
+    assert simulate(plan_of(seed)).digest == outcome_of(seed).digest
 
 
 def test_a_seed_does_the_same_again() -> None:
