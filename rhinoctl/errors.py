@@ -194,6 +194,12 @@ class CorruptFile(NeedsRepair):
     code = "corrupt-file"
 
 
+class StoreRefused(NeedsRepair):
+    """The agents know of changes that the controller's store lacks: it is lost, or an old copy."""
+
+    code = "store-refused"
+
+
 class Busy(RhinoError):
     """A stale plan, or another operation is running; the message names it."""
 

@@ -224,6 +224,13 @@ CUT_LOOK_S = 0.02
 WORKER_DOWN_S = 5.0
 """A worker not seen for so long is down, as `status` says it."""
 
+SESSIONS_UNSEEN = 1000
+"""More sessions than a store can have given out of which no worker has heard before it was lost:
+workers hear of each within a tenth of a second."""
+
+RECOVER_WAIT_S = 4.0
+"""Making the store anew waits so long for what workers have; they are asked every second."""
+
 POLL_WAIT_S = 1.0
 """How long a driver's poll waits for a new offer."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rhino_agent import ballast
+from rhino_agent.allegiance import Allegiance
 from rhino_agent.copies import Copies
 from rhino_agent.feeder import Feeder
 from rhino_agent.holdings import Holdings
@@ -12,7 +13,7 @@ from rhino_agent.instances import known_instances
 from rhino_agent.job import Job
 from rhino_agent.ports import Ports, event
 from rhino_agent.replication import Replication
-from rhino_agent.report import job_report
+from rhino_agent.report import job_report, keepsake
 from rhino_agent.scrub import Scrub
 from rhino_agent.serving import SERVED, Serving
 from rhino_agent.upkeep import Upkeep
@@ -123,6 +124,7 @@ class Agent:
         self._ballast_at = 0.0
         self._desks: dict[JobUid, Desk] = {}
         self._unreadable: dict[JobUid, str] = {}
+        self._allegiance = Allegiance(disk)
         for name in disk.list("jobs"):
             path = f"jobs/{name}/spec.json"
             if name.endswith(_GONE) or disk.size(path) is None:
@@ -251,12 +253,28 @@ class Agent:
             detail = f"this is worker {settings.worker}, not {message.worker}"
             self._refuse(envelope, m.RefusalCode.FOREIGN, detail)
             return
+        if message.claim is not None:
+            hearing = self._allegiance.hear(message.claim)
+            if hearing.objection:
+                self._refuse(envelope, m.RefusalCode.STALE_STORE, hearing.objection)
+                return
+            if not hearing.late:
+                self._take_wishes(message)
+        self._report(message, envelope)
+
+    def _take_wishes(self, message: m.Heartbeat) -> None:
+        """Do as is wished; of a job that is not named nothing is."""
         named = {wish.spec.uid for wish in message.jobs}
         for wish in message.jobs:
             self._try("wish for job", wish.spec.uid, self._wish, wish)
         for uid, desk in self._desks.items():
             if uid not in named:
                 desk.job.desired, desk.job.told = m.DesiredJob(spec=desk.job.spec), True
+
+    def _report(self, message: m.Heartbeat, envelope: Envelope) -> None:
+        """Tell what is here; of jobs that the asker may not know, also what is kept for it."""
+        settings = self._ports.settings
+        named = {wish.spec.uid for wish in message.jobs}
         report = m.WorkerReport(
             header=self._ports.header(),
             worker=settings.worker,
@@ -273,6 +291,12 @@ class Agent:
             instance_bytes=settings.cache_bytes
             + settings.buffer_bytes
             + limits.INSTANCE_BASE_BYTES,
+            ruler=self._allegiance.ruler,
+            keepsakes={
+                uid: keepsake(desk.job, self._allegiance.memo(uid))
+                for uid, desk in self._desks.items()
+                if uid not in named
+            },
         )
         self._ports.wire.reply(envelope, report)
         if report.leaving:
@@ -286,11 +310,17 @@ class Agent:
                 self._drop(wish.spec, desk)
         elif wish.left is not None:
             if desk is not None:
-                desk.job.desired, desk.job.told = wish, True
+                self._desire(desk, wish)
         elif uid not in self._unreadable:
             if desk is None:
                 desk = self._take_on(wish.spec)
-            desk.job.desired, desk.job.told = wish, True
+            self._desire(desk, wish)
+
+    def _desire(self, desk: Desk, wish: m.DesiredJob) -> None:
+        desk.job.desired, desk.job.told = wish, True
+        desk.job.renew(wish.spec)
+        if wish.memo is not None:
+            self._allegiance.keep(wish.spec.uid, wish.memo)
 
     def _drop(self, spec: JobSpec, desk: Desk | None) -> None:
         """The job is deleted, or has left this worker: end its instances and remove everything.
@@ -306,6 +336,7 @@ class Agent:
                 instance.stop()
         else:
             return
+        self._allegiance.forget(uid)
         gone = f"jobs/{uid}{_GONE}"
         self._disk.remove(gone)
         self._disk.rename(f"jobs/{uid}", gone)

@@ -94,6 +94,12 @@ class Job:
                 self.outputs.forget(writer)
         return state
 
+    def renew(self, spec: JobSpec) -> None:
+        """The job wishes for something else than before: kept, as its identity is."""
+        if spec != self.spec:
+            self.ports.disk.write_atomic(f"{self.root}/spec.json", codec.dumps(spec))
+            self.spec = spec
+
     # --- the worker machine ----------------------------------------------------------------------
 
     def handle(self, envelope: Envelope) -> None:

@@ -9,6 +9,7 @@ from rhino_agent.upkeep import Upkeep
 from rhino_agent.verification import Verification
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.claims import Keepsake, Memo
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.records import NO_WATERMARKS
 from rhinoctl.protocol.verification import BadCheckpoint
@@ -41,6 +42,17 @@ def job_report(
         ),
         found_bad=upkeep.found_bad,
         scrubbed_bytes=scrub.bytes,
+    )
+
+
+def keepsake(job: Job, memo: Memo | None) -> Keepsake:
+    """What is kept of a job for a controller that has lost its store."""
+    record = job.state.sealed
+    return Keepsake(
+        spec=job.spec,
+        memo=memo,
+        sealed=record.next_epoch if record is not None else None,
+        sealed_from=record.time if record is not None else None,
     )
 
 

@@ -13,7 +13,7 @@ from rhinoctl.errors import RhinoError, Unauthenticated, UsageError
 from rhinoctl.protocol import codec, views
 from rhinoctl.wire.secret import Secret
 
-_STATUS = {2: 400, 3: 409, 6: 409, 7: 503}
+_STATUS = {2: 400, 3: 409, 5: 409, 6: 409, 7: 503}
 """HTTP status by exit code; the code in the body is what counts."""
 
 
@@ -54,6 +54,7 @@ def build(controller: Controller, token: Secret) -> FastAPI:
     route("POST", "/v1/switchover", controller.switchover, views.SwitchoverRequest)
     route("POST", "/v1/drain", controller.drain, views.DrainRequest)
     route("POST", "/v1/failover", controller.failover, views.FailoverRequest)
+    route("POST", "/v1/recover", controller.recover, views.RecoverRequest)
     route("GET", "/v1/ops", controller.operation_list)
     route("GET", "/v1/ops/{op}", controller.operation)
     route("POST", "/v1/ops/{op}/abort", controller.abort, views.AbortRequest)

@@ -197,6 +197,10 @@ class ControlClient:
         one, and NoCopy if state would be lost."""
         return self._call("POST", "/v1/failover", views.OperationList, request)
 
+    def recover(self, request: views.RecoverRequest) -> views.RecoveryView:
+        """Make the controller's store anew from the workers; raises Refused and UnknownWorker."""
+        return self._call("POST", "/v1/recover", views.RecoveryView, request)
+
     def operations(self) -> views.OperationList:
         """All operations, the newest first."""
         return self._call("GET", "/v1/ops", views.OperationList)

@@ -8,7 +8,8 @@ import queue
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rhinoctl import limits
 from rhinoctl.control.failovers import Failovers
@@ -16,12 +17,13 @@ from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups
 from rhinoctl.control.jobs import Jobs, check_replication, not_ready
 from rhinoctl.control.operations import Operations
-from rhinoctl.control.overview import Overview
+from rhinoctl.control.overview import RECOVER, Overview, store_refused
+from rhinoctl.control.recovery import Recovery
 from rhinoctl.control.registry import Registry
 from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.control.verification import Verifications
 from rhinoctl.control.wishes import Wishes
-from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError
+from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError, StoreRefused
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
 from rhinoctl.protocol.liveness import Patience
@@ -29,6 +31,10 @@ from rhinoctl.protocol.ports import Clock, Store, Wire
 from rhinoctl.wire import beacon
 
 log = logging.getLogger("rhino.controller")
+
+
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
@@ -40,6 +46,20 @@ class Waiting:
     late: Callable[[], Any]
     deadline: float
     answer: "Future[Any]" = field(default_factory=Future)
+
+
+def _acting(
+    method: "Callable[Concatenate[Controller, Arguments], Found]",
+) -> "Callable[Concatenate[Controller, Arguments], Found]":
+    """A call that changes something, or relies on what the store says: refused while a worker
+    objects to the store. Raises StoreRefused."""
+
+    @wraps(method)
+    def checked(self: "Controller", /, *args: Arguments.args, **more: Arguments.kwargs) -> Found:
+        self.check_accepted()
+        return method(self, *args, **more)
+
+    return checked
 
 
 class Controller:
@@ -54,9 +74,22 @@ class Controller:
         store: Store,
         listening: Callable[[str], bool] = beacon.listening,
     ) -> None:
+        self._settings = settings
         self._clock = clock
         self._wire = wire
-        self._registry = Registry(store)
+        self._store = store
+        self._listening = listening
+        self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(
+            limits.CALLS_WAITING_MAX
+        )
+        self._waiting: list[Waiting] = []
+        self._deleted_at: dict[JobUid, float] = {}
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Go on from what the store has: at the start, and when it was made anew."""
+        settings, clock, wire = self._settings, self._clock, self._wire
+        self._registry = Registry(self._store)
         self._fleet = Fleet(settings.cluster, settings.workers, wire, clock)
         self._jobs = Jobs(settings.cluster, self._registry, self._fleet, wire, clock)
         self._failovers = Failovers(
@@ -66,7 +99,7 @@ class Controller:
             clock=clock,
             patience=Patience(lease_s=settings.lease_s, agent_restart_s=settings.agent_restart_s),
             automatic=settings.auto_failover,
-            listening=listening,
+            listening=self._listening,
         )
         self._groups = Groups(
             registry=self._registry,
@@ -100,11 +133,6 @@ class Controller:
             failovers=self._failovers,
             clock=clock,
         )
-        self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(
-            limits.CALLS_WAITING_MAX
-        )
-        self._waiting: list[Waiting] = []
-        self._deleted_at: dict[JobUid, float] = {}
 
     # --- from API threads ------------------------------------------------------------------------
 
@@ -146,7 +174,8 @@ class Controller:
         """Take what has come, then look at everything that is under way.
 
         Calls wait until it is known which workers answer: a controller that has just started would
-        refuse what needs them. What cannot be persisted has not happened, and is tried again.
+        refuse what needs them. Nor does it act before, or while a worker objects to its store. What
+        cannot be persisted has not happened, and is tried again.
         """
         envelope = self._wire.receive(timeout_s)
         while envelope is not None:
@@ -156,16 +185,21 @@ class Controller:
         if self._fleet.settled():
             self._take_calls()
         try:
+            self._registry.begin()
             self._failovers.look()
-            self._jobs.tick()
-            self._operations.tick()
-            self._drop_deleted()
+            if self._fleet.settled() and not self._fleet.objections():
+                self._act()
         except OSError as fault:
             self._not_persisted(str(fault))
         else:
             self._not_persisted("")
-        self._fleet.tick(self._wishes.of, self._period_s())
+        self._fleet.tick(self._wishes.of, self._period_s(), self._registry.claim)
         self._answer_waiting()
+
+    def _act(self) -> None:
+        self._jobs.tick()
+        self._operations.tick()
+        self._drop_deleted()
 
     def _not_persisted(self, fault: str) -> None:
         if fault != self._overview.store_fault:
@@ -232,6 +266,12 @@ class Controller:
 
     # --- calls -----------------------------------------------------------------------------------
 
+    def check_accepted(self) -> None:
+        """Raise StoreRefused if a worker objects to this controller's store."""
+        objections = self._fleet.objections()
+        if objections:
+            raise StoreRefused(store_refused(objections), remedy=RECOVER)
+
     def status(self) -> views.StatusView:
         return self._overview.status()
 
@@ -241,6 +281,40 @@ class Controller:
     def job(self, name: str) -> views.JobView:
         return self._overview.job(self._registry.job(name))
 
+    def recover(self, request: views.RecoverRequest) -> Waiting:
+        """Make the store anew from what the workers have, if they object to it; or take over jobs
+        that it has not. Raises Refused and UnknownWorker; nothing is written then, nor by a dry
+        run."""
+        recovery = Recovery(self._registry, self._fleet, self._clock)
+        recovery.check(request)
+
+        def ready() -> views.RecoveryView | None:
+            waits = recovery.refused and recovery.silent(request.without)
+            return None if waits else self._recover(request)
+
+        return Waiting(
+            ready=ready,
+            late=lambda: self._recover(request),
+            deadline=self._clock.monotonic() + limits.RECOVER_WAIT_S,
+        )
+
+    def _recover(self, request: views.RecoverRequest) -> views.RecoveryView:
+        recovery = Recovery(self._registry, self._fleet, self._clock)
+        view, taken = recovery.plan(request)
+        if not view.needed or request.dry_run:
+            return view
+        if recovery.refused:
+            self._registry.take(taken)
+            self._take_up()
+        else:
+            for document in taken.jobs:
+                self._registry.put_job(document)
+            for lost in taken.failovers:
+                self._registry.put_failover(lost.failover, lost.view)
+        log.info("store-recovered reign=%d jobs=%d", view.reign, len(view.jobs))
+        return view
+
+    @_acting
     def register(self, request: views.RegisterJob) -> Waiting:
         """Answered once every instance of the job is ready."""
         document = self._jobs.register(request)
@@ -255,6 +329,7 @@ class Controller:
             ready=ready, late=late, deadline=self._clock.monotonic() + limits.START_WAIT_S
         )
 
+    @_acting
     def delete(self, name: str) -> views.Acknowledged:
         document = self._registry.job(name)
         uid = document.spec.uid
@@ -276,9 +351,11 @@ class Controller:
             detail=f"job {name} is deleted; its workers remove state and log as they report"
         )
 
+    @_acting
     def bind(self, name: str, request: views.BindRequest) -> views.Acknowledged:
         return self._jobs.bind(name, request)
 
+    @_acting
     def take_session(self, name: str, request: views.TakeSession) -> views.SessionGrant | Waiting:
         """Answered at once, unless another run of the query may still be alive."""
         asked_at = self._clock.monotonic()
@@ -292,6 +369,7 @@ class Controller:
         wait_s = limits.SESSION_LIVE_S + limits.POLL_WAIT_S
         return Waiting(ready=ready, late=ready, deadline=asked_at + wait_s)
 
+    @_acting
     def poll(self, name: str, report: views.DriverReport) -> views.Offer | Waiting:
         """Answered when there is an offer that the driver has not seen, or after a while."""
         document = self._registry.job(name)
@@ -305,21 +383,27 @@ class Controller:
             deadline=self._clock.monotonic() + limits.POLL_WAIT_S,
         )
 
+    @_acting
     def handover(self, name: str, request: views.HandoverRequest) -> views.OperationView:
         return self._operations.handover(name, request)
 
+    @_acting
     def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
         return self._operations.rescale(name, request)
 
+    @_acting
     def switchover(self, request: views.SwitchoverRequest) -> views.OperationList:
         return views.OperationList(operations=self._operations.switchover(request))
 
+    @_acting
     def drain(self, request: views.DrainRequest) -> views.OperationList:
         return views.OperationList(operations=self._operations.drain(request))
 
+    @_acting
     def failover(self, request: views.FailoverRequest) -> views.OperationList:
         return views.OperationList(operations=self._failovers.request(request, self._groups))
 
+    @_acting
     def set_job(self, name: str, request: views.SetJob) -> views.Acknowledged:
         check_replication(request.replication)
         document = self._registry.job(name)
@@ -340,12 +424,15 @@ class Controller:
         document = self._registry.job(name)
         return self._overview.chains(document, request)
 
+    @_acting
     def checkpoint(self, name: str, request: views.CheckpointRequest) -> views.CheckpointView:
         return self._wishes.checkpoint(self._registry.job(name), request)
 
+    @_acting
     def verify(self, name: str, request: views.VerifyRequest) -> views.VerifyView:
         return self._verifications.verify(self._registry.job(name), request)
 
+    @_acting
     def suspect(self, name: str, suspicion: views.Suspicion) -> views.Acknowledged:
         """A driver or a task did not get through to a worker: it is asked at once."""
         document = self._registry.job(name)
@@ -359,6 +446,7 @@ class Controller:
     def operation(self, op: str) -> views.OperationView:
         return self._registry.view(op)
 
+    @_acting
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
 

@@ -1,13 +1,17 @@
 """The workers as the controller sees them: what it wishes of each, and what each last reported."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 from rhinoctl import limits
 from rhinoctl.ids import BatchTime, InstanceId, JobUid, WorkerId
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.claims import Claim, objection
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
+
+log = logging.getLogger("rhino.controller")
 
 Wishes = Callable[[WorkerId], tuple[m.DesiredJob, ...]]
 
@@ -17,7 +21,9 @@ class Seen:
     """What is known of one worker; times are of the monotonic clock. `report` came `at`, as the
     answer to wishes that were sent at `told_at`; `asking` are the questions under way, and when
     they were sent; `tried` once it has answered, or has not; then
-    `refused` says that nothing listens at its address. While it is `suspect` it is asked often."""
+    `refused` says that nothing listens at its address. While it is `suspect` it is asked often.
+    `objection` is why it does not listen to this controller's store, which stays known when it
+    falls silent; `told_number` the number of the store with which it was asked last."""
 
     address: str
     report: m.WorkerReport | None = None
@@ -29,6 +35,8 @@ class Seen:
     refused: bool = False
     suspect: bool = False
     detail: str = ""
+    objection: str = ""
+    told_number: int = 0
 
     def beacons(self) -> list[str]:
         """Addresses at which its instances listen as long as they live."""
@@ -62,6 +70,7 @@ class Fleet:
         self.workers = {name: Seen(address=workers[name]) for name in sorted(workers)}
         self.applies: dict[tuple[JobUid, InstanceId], Applies] = {}
         self._ticked_at = clock.monotonic()
+        self._claim: Claim | None = None
 
     def addresses(self) -> dict[WorkerId, str]:
         """The inventory."""
@@ -108,6 +117,25 @@ class Fleet:
         told = [self.workers[name].told_at for name in self.live()]
         return len(told) == len(self.workers) and all(t is not None and t > moment for t in told)
 
+    def objections(self) -> dict[WorkerId, str]:
+        """The workers that do not listen to this controller's store, and why."""
+        found = ((name, seen.objection) for name, seen in self.workers.items())
+        return {name: why for name, why in found if why}
+
+    def strangers(self, known: Container[JobUid]) -> dict[JobUid, list[WorkerId]]:
+        """Jobs that live workers report and that are not among the known ones, with the workers."""
+        found: dict[JobUid, list[WorkerId]] = {}
+        for name in self.live():
+            report = self.workers[name].report
+            for uid in report.jobs if report is not None else ():
+                if uid not in known:
+                    found.setdefault(uid, []).append(name)
+        return dict(sorted(found.items()))
+
+    def session(self, job: JobUid) -> int:
+        """The highest session that a live worker has persisted for a job."""
+        return max((report.session for report in self.reports(job).values()), default=0)
+
     def forget(self, job: JobUid) -> None:
         """The job is no more."""
         for key in [key for key in self.applies if key[0] == job]:
@@ -119,22 +147,31 @@ class Fleet:
         if seen is not None:
             seen.suspect = True
 
-    def tick(self, wishes: Wishes, period_s: float) -> None:
-        """Ask every worker whose time has come, telling it all that is wished of it. The time in
-        which nobody was here to hear an answer does not count as silence."""
+    def tick(self, wishes: Wishes, period_s: float, claim: Claim | None) -> None:
+        """Ask every worker whose time has come, telling it all that is wished of it; without a
+        claim, or if somebody objects to it, only look. The time in which nobody was here to hear an
+        answer does not count as silence."""
         now = self._clock.monotonic()
+        if claim is not None:
+            self._claim = claim
+        said = None if self.objections() else claim
+        number = said.number if said is not None else 0
         absent_s = now - self._ticked_at
         self._ticked_at = now
         for name, seen in self.workers.items():
             if absent_s > limits.HEARTBEAT_S and seen.at is not None:
                 seen.at += absent_s
-            period = limits.HEARTBEAT_BUSY_S if seen.suspect else period_s
+            news = seen.suspect or number > seen.told_number
+            period = min(period_s, limits.HEARTBEAT_BUSY_S) if news else period_s
             due = seen.asked_at is None or now - seen.asked_at >= period
             if due and len(seen.asking) < limits.HEARTBEATS_AT_ONCE:
                 heartbeat = m.Heartbeat(
-                    header=m.Header(cluster=self._cluster), worker=name, jobs=wishes(name)
+                    header=m.Header(cluster=self._cluster),
+                    worker=name,
+                    jobs=wishes(name) if said is not None else (),
+                    claim=said,
                 )
-                seen.asked_at = now
+                seen.asked_at, seen.told_number = now, number
                 number = self._wire.send(
                     Address(seen.address), heartbeat, timeout_s=limits.HEARTBEAT_TIMEOUT_S
                 )
@@ -157,6 +194,8 @@ class Fleet:
         if not isinstance(message, m.WorkerReport):
             refusal = message.detail if isinstance(message, m.Refusal) else envelope.detail
             seen.detail = refusal
+            if isinstance(message, m.Refusal) and message.code is m.RefusalCode.STALE_STORE:
+                self._object(name, seen, refusal)
             seen.refused = envelope.outcome is Outcome.NOT_DONE
             seen.suspect = True
             return
@@ -164,9 +203,16 @@ class Fleet:
         if message.worker != name:
             seen.detail = f"answers as worker {message.worker}"
             return
+        if self._claim is not None:
+            self._object(name, seen, objection(message.ruler, self._claim))
         seen.report, seen.at, seen.detail = message, self._clock.monotonic(), ""
         seen.told_at = asked_at
         for uid, job in message.jobs.items():
             for instance, report in job.instances.items():
                 known = self.applies.setdefault((uid, instance), Applies())
                 known.add(report.applies)
+
+    def _object(self, name: WorkerId, seen: Seen, why: str) -> None:
+        if why != seen.objection:
+            log.warning("store-objection worker=%s %s", name, why or "none any more")
+            seen.objection = why

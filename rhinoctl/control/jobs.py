@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from rhinoctl import limits
 from rhinoctl.control.ceilings import check_ceilings
 from rhinoctl.control.fleet import Fleet
-from rhinoctl.control.registry import JobDocument, Registry
+from rhinoctl.control.registry import JobDocument, Registry, session_after
 from rhinoctl.errors import (
     DeadlineExceeded,
     IdentityChanged,
     NoSuchWorkers,
     ParallelismOutOfRange,
+    Refused,
     SecondSession,
     UsageError,
 )
@@ -76,6 +77,7 @@ class Jobs:
         check_name(request.name)
         check_vnodes(request.vnodes)
         self._check_inventory()
+        self._check_strangers(request.name)
         wanted = request.instances
         instances = min(len(self._fleet.workers), request.vnodes) if wanted is None else wanted
         check_parallelism(instances, request.vnodes)
@@ -134,6 +136,18 @@ class Jobs:
                 f"worker {', '.join(absent)} of the inventory has not reported",
                 remedy="see `rhinoctl status`; start its agent, or take it out of the inventory",
             )
+
+    def _check_strangers(self, name: str) -> None:
+        """Raise Refused if workers have a job of this name that the controller does not know: a new
+        one would begin empty, in the middle of the query's rows."""
+        for uid, workers in self._fleet.strangers(self._registry.jobs).items():
+            if uid.rpartition("-")[0] == name:
+                raise Refused(
+                    f"worker {', '.join(workers)} has a job {uid}, which this controller does not"
+                    f" know; a new job {name} would begin without its state",
+                    remedy="take it over with `rhinoctl controller recover`; then go on with it, or"
+                    f" delete it: `rhinoctl job delete {name}`",
+                )
 
     def _same(self, known: JobDocument, request: views.RegisterJob) -> JobDocument:
         spec = known.spec
@@ -229,7 +243,7 @@ class Jobs:
         document = self._registry.put_job(
             replace(
                 document,
-                session=document.session + 1,
+                session=session_after(document, self._fleet.session(document.spec.uid)),
                 generation=generation,
                 query_id=request.query_id,
                 run_id=request.run_id,
@@ -327,7 +341,7 @@ class Jobs:
         if change.number <= self._written.get(uid, 0):
             return  # it is decided, though not reported yet
         document = self._registry.jobs[uid]
-        session = self._registry.next_session(uid)
+        session = self._registry.next_session(uid, self._fleet.session(uid))
         lineage = Lineage(
             cluster=self._cluster, job=uid, session=session, epoch=self.epoch(document)
         )

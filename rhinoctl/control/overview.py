@@ -1,6 +1,6 @@
 """What people are shown of the cluster: built from reports at the moment of the question."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
@@ -39,6 +39,8 @@ class Overview:
         away = {worker.id for worker in workers if worker.health is views.Health.DOWN}
         findings = (
             *_store_findings(self.store_fault),
+            *_objections(self.fleet),
+            *_unknown_jobs(self.fleet, self.registry),
             *_worker_findings(workers, self.fleet),
             *_room_findings(workers),
             *_job_findings(jobs, away),
@@ -248,6 +250,38 @@ def _room_findings(workers: Iterable[views.WorkerView]) -> tuple[views.Finding, 
         for worker in workers
         if worker.room_low
     )
+
+
+def store_refused(objections: Mapping[WorkerId, str]) -> str:
+    """What it means that workers do not listen to the controller's store, for people."""
+    workers, reasons = ", ".join(sorted(objections)), "; ".join(sorted(set(objections.values())))
+    return (
+        f"worker {workers} does not listen to this controller: {reasons}. Nothing is proposed, and"
+        " no session is given; batches of running queries go on"
+    )
+
+
+RECOVER = (
+    "`rhinoctl controller recover --dry-run` shows what the workers have, and without --dry-run the"
+    " store is made anew from it"
+)
+
+
+def _objections(fleet: Fleet) -> Iterable[views.Finding]:
+    objections = fleet.objections()
+    if objections:
+        yield views.Finding(what=store_refused(objections), remedy=RECOVER)
+
+
+def _unknown_jobs(fleet: Fleet, registry: Registry) -> Iterable[views.Finding]:
+    if fleet.objections():
+        return  # said already
+    for uid, workers in fleet.strangers(registry.jobs).items():
+        yield views.Finding(
+            what=f"worker {', '.join(workers)} has a job {uid} that the controller does not know",
+            remedy="take it over with `rhinoctl controller recover`; if it was deleted while the"
+            " worker was away, delete it again after that",
+        )
 
 
 def _worker_findings(

@@ -1,22 +1,27 @@
 """What the controller must not forget: jobs, sessions, operations. Persisted before it is said.
 
-Documents are JSON in a `Store`; each change is one durable write. Everything else the controller
-knows it observes anew (style, rule 4).
+Documents are JSON in a `Store`; each change is one durable write, which also raises the number of
+the store's claim (`rhinoctl.protocol.claims`). Everything else the controller knows it observes
+anew (style, rule 4).
 """
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rhinoctl import limits
-from rhinoctl.errors import UnknownJob, UnknownOperation
+from rhinoctl.errors import CorruptFile, UnknownJob, UnknownOperation
 from rhinoctl.ids import BASE, BatchTime, JobUid, OpId, WorkerId
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.claims import Claim
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import Handover
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Store, WriteBatch
 from rhinoctl.protocol.recovery import Failover
 from rhinoctl.protocol.views import OperationView
+from rhinoctl.state.sqlite import RENEWAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,7 @@ class JobDocument:
     it planned before that. `session` is the last number that was given out. `query_id` and `run_id`
     are those of the session's holder, empty before the first. `new_stream` allows the next session
     another query once. `instances` is how many were asked for last, 0 if nobody knows any more.
+    Numbers of sessions up to `given` may have been given out by a store that is lost.
     """
 
     spec: JobSpec
@@ -40,6 +46,7 @@ class JobDocument:
     new_stream: bool = False
     deleted: bool = False
     instances: int = 0
+    given: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,27 +65,70 @@ class FailoverDocument:
     view: OperationView
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a store is made anew from: the claim that it begins with, and its documents."""
+
+    claim: Claim
+    jobs: Sequence[JobDocument]
+    failovers: Sequence[FailoverDocument]
+
+
 class Registry:
-    """Jobs, operations and the cluster's own wishes over a store."""
+    """Jobs, operations and the cluster's own wishes over a store. Raises CorruptFile, naming the
+    entry, for a store in which one cannot be read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.jobs: dict[JobUid, JobDocument] = {}
         self.operations: dict[OpId, OperationDocument] = {}
-        for _, value in store.scan(b"job/", b"job0"):
-            document: JobDocument = codec.loads(JobDocument, value)
+        for key, value in store.scan(b"job/", b"job0"):
+            document: JobDocument = _read(JobDocument, key, value)
             self.jobs[document.spec.uid] = document
-        for _, value in store.scan(b"op/", b"op0"):
-            operation: OperationDocument = codec.loads(OperationDocument, value)
+        for key, value in store.scan(b"op/", b"op0"):
+            operation: OperationDocument = _read(OperationDocument, key, value)
             self.operations[operation.handover.op] = operation
         self.failovers: dict[OpId, FailoverDocument] = {}
-        for _, value in store.scan(b"failover/", b"failover0"):
-            failover: FailoverDocument = codec.loads(FailoverDocument, value)
+        for key, value in store.scan(b"failover/", b"failover0"):
+            failover: FailoverDocument = _read(FailoverDocument, key, value)
             self.failovers[failover.failover.op] = failover
-        drained = store.get_many([_DRAINING])[0]
+        drained, claimed = store.get_many([_DRAINING, _CLAIM])
         self.draining: frozenset[WorkerId] = frozenset()
         if drained is not None:
-            self.draining = codec.loads(frozenset[WorkerId], drained)
+            self.draining = _read(frozenset[WorkerId], _DRAINING, drained)
+        self._claim = Claim(reign=1, store=uuid.uuid4().hex, run="", start=1, number=0)
+        if claimed is not None:
+            self._claim = _read(Claim, _CLAIM, claimed)
+        number = self._claim.number
+        self._claim = replace(self._claim, run=uuid.uuid4().hex, start=number + 1)
+
+    @property
+    def claim(self) -> Claim | None:
+        """What is said of the store; None before `begin`."""
+        begun = self._claim.number >= self._claim.start
+        return replace(self._claim, draining=self.draining) if begun else None
+
+    def begin(self) -> None:
+        """Persist that this controller has started: before it speaks. Nothing to do if it has."""
+        if self.claim is None:
+            self._commit(WriteBatch())
+
+    def take(self, taken: Taken) -> None:
+        """Forget everything, and go on with what was taken from the workers: one write."""
+        claim = replace(taken.claim, run=self._claim.run)
+        entries = {f"job/{d.spec.uid}".encode(): codec.dumps(d) for d in taken.jobs}
+        entries |= {_key("failover", d.failover.op): codec.dumps(d) for d in taken.failovers}
+        entries |= {_DRAINING: codec.dumps(claim.draining), _CLAIM: codec.dumps(claim)}
+        everything = [(b"", b"\xff")]
+        self._store.write(WriteBatch(list(entries), list(entries.values()), [], everything))
+
+    def _commit(self, batch: WriteBatch, operation: int = 0) -> None:
+        """Write a change that promises something, and that there was one."""
+        number, highest = self._claim.number + 1, max(operation, self._claim.operation)
+        claim = replace(self._claim, number=number, operation=highest, draining=frozenset())
+        keys, values = [*batch.keys, _CLAIM], [*batch.values, codec.dumps(claim)]
+        self._store.write(WriteBatch(keys, values, batch.deletes))
+        self._claim = claim
 
     def job(self, name: str) -> JobDocument:
         """The job of a name. Raises UnknownJob, naming those that exist."""
@@ -102,13 +152,13 @@ class Registry:
     def put_job(self, document: JobDocument) -> JobDocument:
         """Persist a job."""
         key = f"job/{document.spec.uid}".encode()
-        self._store.write(WriteBatch([key], [codec.dumps(document)]))
+        self._commit(WriteBatch([key], [codec.dumps(document)]))
         self.jobs[document.spec.uid] = document
         return document
 
     def drop_job(self, uid: JobUid) -> None:
         """Forget a job for good."""
-        self._store.write(WriteBatch(deletes=[f"job/{uid}".encode()]))
+        self._commit(WriteBatch(deletes=[f"job/{uid}".encode()]))
         del self.jobs[uid]
 
     def operation(self, op: str) -> OperationDocument:
@@ -129,7 +179,9 @@ class Registry:
         ended = [op for op, d in self.operations.items() if d.handover.ended and op != handover.op]
         draining = self.draining - kept
         more = {} if draining == self.draining else {_DRAINING: codec.dumps(draining)}
-        gone = self._write("op", handover.op, codec.dumps(document), ended, more)
+        known = self.operations.get(handover.op)
+        told_only = known is not None and known.handover == handover and not more
+        gone = self._write("op", handover.op, codec.dumps(document), ended, more, told_only)
         self.draining = draining
         self.operations[handover.op] = document
         for op in gone:
@@ -140,7 +192,9 @@ class Registry:
         """Persist a failover, as `put_operation`."""
         document = FailoverDocument(failover=failover, view=view)
         ended = [op for op, d in self.failovers.items() if d.failover.ended and op != failover.op]
-        gone = self._write("failover", failover.op, codec.dumps(document), ended, {})
+        known = self.failovers.get(failover.op)
+        told_only = known is not None and known.failover == failover
+        gone = self._write("failover", failover.op, codec.dumps(document), ended, {}, told_only)
         self.failovers[failover.op] = document
         for op in gone:
             del self.failovers[op]
@@ -153,15 +207,21 @@ class Registry:
         value: bytes,
         ended: list[OpId],
         more: Mapping[bytes, bytes],
+        told_only: bool,
     ) -> list[OpId]:
+        """Write an operation. If only what people are told has changed, no agent need know."""
         gone = sorted(ended, key=_number)[: -limits.OPERATIONS_KEPT]
         deletes = [_key(kind, each) for each in gone]
-        self._store.write(WriteBatch([_key(kind, op), *more], [value, *more.values()], deletes))
+        batch = WriteBatch([_key(kind, op), *more], [value, *more.values()], deletes)
+        if told_only:
+            self._store.write(batch)
+        else:
+            self._commit(batch, _number(op))
         return gone
 
     def put_draining(self, workers: frozenset[WorkerId]) -> None:
         """Persist which workers are to be empty."""
-        self._store.write(WriteBatch([_DRAINING], [codec.dumps(workers)]))
+        self._commit(WriteBatch([_DRAINING], [codec.dumps(workers)]))
         self.draining = workers
 
     def recovering(self, job: JobUid) -> FailoverDocument | None:
@@ -192,12 +252,30 @@ class Registry:
     def next_operation(self) -> OpId:
         """An id that was not given before."""
         numbers = [_number(op) for op in (*self.operations, *self.failovers)]
-        return OpId(f"op-{max(numbers, default=0) + 1}")
+        return OpId(f"op-{max(self._claim.operation, *numbers, 0) + 1}")
 
-    def next_session(self, uid: JobUid) -> int:
-        """The job's next session number, persisted before it is given out (invariant 10)."""
+    def next_session(self, uid: JobUid, seen: int = 0) -> int:
+        """The job's next session number, persisted before it is given out (invariant 10); `seen` is
+        the highest that a worker reports."""
         document = self.jobs[uid]
-        return self.put_job(replace(document, session=document.session + 1)).session
+        return self.put_job(replace(document, session=session_after(document, seen))).session
+
+
+def session_after(document: JobDocument, seen: int = 0) -> int:
+    """A session number that nobody has, though a worker may report a higher one (`seen`) than the
+    store has, which then is an old copy whose age nobody has noticed."""
+    return max(document.session, document.given, seen) + 1
+
+
+def _read(kind: Any, key: bytes, value: bytes) -> Any:
+    try:
+        return codec.loads(kind, value)
+    except codec.CodecError as fault:
+        raise CorruptFile(
+            f"the entry {key.decode(errors='replace')} of the controller's store cannot be read:"
+            f" {fault}",
+            remedy=RENEWAL,
+        ) from fault
 
 
 def _number(op: OpId) -> int:
@@ -209,3 +287,4 @@ def _key(kind: str, op: OpId) -> bytes:
 
 
 _DRAINING = b"cluster/draining"
+_CLAIM = b"cluster/claim"

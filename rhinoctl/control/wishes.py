@@ -5,7 +5,7 @@ is as good as a late one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rhinoctl import limits
 from rhinoctl.control.fleet import Fleet
@@ -18,6 +18,7 @@ from rhinoctl.ids import BASE, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
+from rhinoctl.protocol.claims import NOBODY_GIVEN_UP, Memo
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.ports import Clock
@@ -83,7 +84,24 @@ class Wishes:
                 wished.append(self._wish(document, worker))
             elif self._is_outcast(document, worker):
                 wished.append(m.DesiredJob(spec=spec, left=epoch.number, keep=True))
-        return tuple(wished)
+        memos = {uid: self._memo(document) for uid, document in self.registry.jobs.items()}
+        return tuple(
+            replace(wish, memo=memos[wish.spec.uid]) if not wish.dropped else wish
+            for wish in wished
+        )
+
+    def _memo(self, document: JobDocument) -> Memo:
+        """What a controller that loses its store has to be told of the job."""
+        recovering = self.registry.recovering(document.spec.uid)
+        return Memo(
+            session=document.session,
+            given=document.given,
+            generation=document.generation,
+            query_id=document.query_id,
+            run_id=document.run_id,
+            instances=document.instances,
+            gone=recovering.failover.gone if recovering is not None else NOBODY_GIVEN_UP,
+        )
 
     def _is_outcast(self, document: JobDocument, worker: WorkerId) -> bool:
         """Whether a worker is back that was given up: it shall run nothing, and keep its files

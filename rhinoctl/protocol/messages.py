@@ -6,12 +6,13 @@ than the receiver has persisted is refused (invariant 1).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.claims import Claim, Keepsake, Memo
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
 from rhinoctl.protocol.pacing import ReplayCost
@@ -56,6 +57,7 @@ class RefusalCode(Enum):
     BUSY = "busy"
     POISON = "poison"
     FAULT = "fault"
+    STALE_STORE = "stale_store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,14 +223,18 @@ class DesiredJob:
     dropped: bool = False
     left: int | None = None
     keep: bool = False
+    memo: Memo | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Message):
-    """The controller's wishes for a worker. Answer: `WorkerReport`."""
+    """The controller's wishes for a worker. Answer: `WorkerReport`, or a refusal if the worker does
+    not listen to its `claim`. Without a claim it wishes nothing and only looks: the answer comes
+    always, and has keepsakes."""
 
     worker: WorkerId
     jobs: tuple[DesiredJob, ...]
+    claim: Claim | None = None
     stop: bool = False
 
 
@@ -299,7 +305,9 @@ class JobReport:
 class WorkerReport(Message):
     """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was
     asked to end and will not be heard again before its next start. A process there may open
-    `open_files`, an instance takes up to `instance_bytes` of its `memory_bytes`; 0: not known."""
+    `open_files`, an instance takes up to `instance_bytes` of its `memory_bytes`; 0: not known.
+    `ruler` is the newest claim that it has listened to, None before the first; `keepsakes` are of
+    jobs of which nothing is wished."""
 
     worker: WorkerId
     pid: int
@@ -310,6 +318,8 @@ class WorkerReport(Message):
     open_files: int = 0
     memory_bytes: int = 0
     instance_bytes: int = 0
+    ruler: Claim | None = None
+    keepsakes: Mapping[JobUid, Keepsake] = field(default_factory=dict)
 
 
 # --- agents to agents ----------------------------------------------------------------------------

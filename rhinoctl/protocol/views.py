@@ -262,6 +262,50 @@ class JobView:
     instances_asked: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverRequest:
+    """Make the controller's store anew from the workers, `without` some that need not answer."""
+
+    without: tuple[WorkerId, ...]
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredJob:
+    """A job as it is taken over. `session` is the highest number that anybody has seen; `workers`
+    have something of it; `gone` is what a failover that had not ended gives up, and goes on with;
+    `note` says what else is to be known."""
+
+    name: JobName
+    uid: JobUid
+    epoch: int
+    batch: BatchTime | None
+    session: int
+    instances: int
+    replication: int
+    query_id: str
+    workers: tuple[WorkerId, ...]
+    gone: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryView:
+    """What is taken over from the workers into a store of reign `reign`, or was. Nothing is
+    `needed` while all workers listen to the store and have no job that it has not. `objections` are
+    why they do not, `silent` those that were left out, `left_out` jobs that have not begun;
+    operations go on being numbered after `operation`."""
+
+    needed: bool
+    reign: int
+    objections: Mapping[WorkerId, str]
+    jobs: tuple[RecoveredJob, ...]
+    silent: tuple[WorkerId, ...]
+    draining: tuple[WorkerId, ...]
+    left_out: tuple[JobUid, ...]
+    operation: int
+
+
 class Health(Enum):
     """How something fares."""
 

@@ -23,6 +23,12 @@ FORMAT_VERSION = 1
 IMAGE = "store.db"
 """The one file of a checkpoint."""
 
+RENEWAL = (
+    "restore a backup with `rhinoctl controller restore FILE`; or move the store away, start the"
+    " controller, and have it made anew from the workers with `rhinoctl controller recover`"
+)
+"""What to do about a store that cannot be read."""
+
 KEYS_PER_SELECT = 500
 """Fewer than the parameters that any build of SQLite takes."""
 
@@ -216,7 +222,7 @@ class _SqliteErrors:
             raise OSError(errno.EIO, f"{name}: {error}", self._path) from error
         raise CorruptFile(
             f"{self._path}: {error}",
-            remedy="restore it from a checkpoint of the controller, or start a new cluster",
+            remedy=RENEWAL,
         ) from error
 
 
@@ -227,10 +233,14 @@ def _connection(path: str) -> sqlite3.Connection:
 
 
 def _create(path: str) -> None:
-    """An empty database, under its name only once it is whole: an empty file is a lost one."""
+    """An empty database, under its name only once it is whole: an empty file is a lost one.
+
+    A write-ahead log without its database is of one that was moved away: SQLite would take it for
+    the new one's."""
     making = path + ".new"
-    if os.path.lexists(making):
-        os.unlink(making)
+    for left in (making, path + "-wal", path + "-shm"):
+        if os.path.lexists(left):
+            os.unlink(left)
     connection = _connection(making)
     try:
         connection.executescript(

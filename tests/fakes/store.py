@@ -86,6 +86,12 @@ class FakeStore:
     def close(self) -> None:
         self._open = False
 
+    def copied(self) -> "FakeStore":
+        """A store of its own with the entries of this moment, as a copy of the file would be."""
+        store = FakeStore()
+        store._data, store._order = dict(self._data), None
+        return store
+
     def crash(self, prefix: int | None = None) -> None:
         """A kill, and the store opened again with the first `prefix` batches of all that were
         written (default: `flushed`, the least that a kill may leave)."""

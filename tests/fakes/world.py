@@ -188,6 +188,32 @@ class World:
         self.schedule.remove("controller")
         self.controller = self._controller_process = self._controller_wire = None
 
+    def copy_store(self) -> FakeStore:
+        """A copy of the controller's store, as a backup has it."""
+        return self._store.copied()
+
+    def replace_store(self, store: FakeStore | None = None) -> None:
+        """kill -9 of the controller, and another one over a store that is lost or an old copy."""
+        self.kill_controller()
+        self._store = FakeStore() if store is None else store.copied()
+        self.start_controller()
+
+    def objections(self) -> frozenset[WorkerId]:
+        """The workers that do not listen to the controller, once all that answer have told."""
+        status: views.StatusView = self.call(lambda c: c.status())
+        return frozenset(
+            name
+            for name in self.hosts
+            for finding in status.findings
+            if "controller recover" in finding.remedy and name in finding.what
+        )
+
+    def recover(self, *without: str, dry_run: bool = False) -> views.RecoveryView:
+        """`controller recover`."""
+        request = views.RecoverRequest(without=tuple(map(WorkerId, without)), dry_run=dry_run)
+        view: views.RecoveryView = self.call(lambda c: c.recover(request))
+        return view
+
     def submit(
         self, function: Callable[[Controller], Any], origin: Address = NOWHERE
     ) -> "Future[Any]":

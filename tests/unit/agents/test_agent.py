@@ -29,8 +29,12 @@ class Bench:
         return call(self.host.address, message, payload, timeout_s=5.0, origin=Address("a test"))[0]
 
     def heartbeat(self, *jobs: m.DesiredJob, worker: str = "w1") -> m.Message:
-        header = m.Header(cluster="c")
-        return self.ask(m.Heartbeat(header=header, worker=WorkerId(worker), jobs=jobs))
+        """A heartbeat of the controller that was killed."""
+        assert self.host.agent is not None
+        look = m.Heartbeat(header=m.Header(cluster="c"), worker=WorkerId("w1"), jobs=())
+        seen = self.ask(look)
+        assert isinstance(seen, m.WorkerReport)
+        return self.ask(replace(look, worker=WorkerId(worker), jobs=jobs, claim=seen.ruler))
 
     def wish(self, **wishes: object) -> m.DesiredJob:
         assert self.host.agent is not None

@@ -35,6 +35,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/switchover": views.SwitchoverRequest(target="w1"),
     "POST /v1/drain": views.DrainRequest(worker=WorkerId("w1")),
     "POST /v1/failover": views.FailoverRequest(target="w1"),
+    "POST /v1/recover": views.RecoverRequest(without=(), dry_run=True),
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
 }
 WITHOUT_MUST = tuple(

@@ -9,6 +9,7 @@ from rhinoctl import limits
 from rhinoctl.control.fleet import Applies, Fleet
 from rhinoctl.ids import BASE, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.claims import Claim
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.placement import first_epoch
 from rhinoctl.protocol.ports import Address, Envelope
@@ -32,6 +33,7 @@ class Scripted:
     """A fleet of two workers whose answers the test writes itself."""
 
     clock: FakeClock = field(default_factory=FakeClock)
+    claim: Claim | None = Claim(reign=1, store="s", run="r", start=1, number=1)
 
     def __post_init__(self) -> None:
         self.network = FakeNetwork(Random(1), self.clock)
@@ -46,7 +48,7 @@ class Scripted:
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass, ask who is due, and bring what was sent."""
         self.clock.advance(seconds)
-        self.fleet.tick(lambda worker: (), limits.HEARTBEAT_S)
+        self.fleet.tick(lambda worker: (), limits.HEARTBEAT_S, self.claim)
         self.network.deliver_until(self.clock.monotonic() + 0.01)
         for name, wire in self.workers.items():
             while (envelope := wire.receive(0)) is not None:
