@@ -18,6 +18,7 @@ from rhino_agent.ports import Ports, event
 from rhino_agent.settings import AgentSettings, read_settings
 from rhinoctl import limits
 from rhinoctl.errors import RhinoError
+from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.ports import Address
 from rhinoctl.state.disk import LocalDisk
 from rhinoctl.state.locks import AgentLock
@@ -115,7 +116,7 @@ def main(argv: list[str]) -> int:
     try:
         serve(read_settings(AgentSettings, argv[0]))
     except RhinoError as fault:
-        logging.error("refused code=%s %s; %s", fault.code, fault.message, fault.remedy)
+        logging.error("refused problem=%s", codec.dumps(views.problem_of(fault)).decode())
         return int(fault.exit_code)
     return 0
 

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 
 import typer
 
-from rhinoctl.cli import bench, demo, groups, job, local, move, op, status, verify, version, workers
+from rhinoctl.cli import (
+    bench,
+    controller,
+    demo,
+    groups,
+    job,
+    local,
+    move,
+    op,
+    status,
+    verify,
+    version,
+    workers,
+)
 from rhinoctl.cli.options import group
 from rhinoctl.errors import Exit, RhinoError, UsageError
 from rhinoctl.render.errors import show_error, show_unexpected
@@ -22,7 +35,7 @@ for each in (demo, status, move, workers, groups, verify, version):
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),
-    *(("op", op.app), ("bench", bench.app)),
+    *(("op", op.app), ("controller", controller.app), ("bench", bench.app)),
 ):
     app.add_typer(verbs, name=name)
 

@@ -14,7 +14,8 @@ from rhinoctl import limits
 from rhinoctl.control.api import build
 from rhinoctl.control.controller import Controller
 from rhinoctl.control.settings import ControllerSettings, read_settings
-from rhinoctl.errors import RhinoError
+from rhinoctl.errors import RhinoError, UnwritableDirectory
+from rhinoctl.protocol import codec, views
 from rhinoctl.state.locks import ControllerLock
 from rhinoctl.state.sqlite import SqliteStore
 from rhinoctl.wire.clock import SystemClock
@@ -37,7 +38,7 @@ def serve(settings: ControllerSettings) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    store = with_points(SqliteStore(settings.store), "controller", STORE_POINTS)
+    store = with_points(_opened(settings.store), "controller", STORE_POINTS)
     wire = with_points(FlightWire(listen=None, token=token), "controller", WIRE_POINTS)
     controller = Controller(settings, clock=SystemClock(), wire=wire, store=store)
     server = _server(settings, controller, token)
@@ -51,6 +52,16 @@ def serve(settings: ControllerSettings) -> None:
         wire.close()
         store.close()
         lock.release()
+
+
+def _opened(path: str) -> SqliteStore:
+    try:
+        return SqliteStore(path)
+    except OSError as fault:
+        raise UnwritableDirectory(
+            f"the controller's store {path} cannot be opened: {fault}",
+            remedy="correct its owner and mode, make room on its disk, or replace the disk",
+        ) from fault
 
 
 def _server(settings: ControllerSettings, controller: Controller, token: Secret) -> uvicorn.Server:
@@ -78,7 +89,7 @@ def main(argv: list[str]) -> int:
     try:
         serve(read_settings(argv[0]))
     except RhinoError as fault:
-        log.error("refused code=%s %s; %s", fault.code, fault.message, fault.remedy)
+        log.error("refused problem=%s", codec.dumps(views.problem_of(fault)).decode())
         return int(fault.exit_code)
     return 0
 

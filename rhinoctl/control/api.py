@@ -63,7 +63,7 @@ def build(controller: Controller, token: Secret) -> FastAPI:
 
 def problem(fault: RhinoError) -> Response:
     """An error as the API returns it."""
-    body = views.Problem(code=fault.code, message=fault.message, remedy=fault.remedy)
+    body = views.problem_of(fault)
     status = _STATUS.get(int(fault.exit_code), 500)
     if isinstance(fault, Unauthenticated):
         status = 401

@@ -295,5 +295,10 @@ def _error_of(response: httpx.Response) -> errors.RhinoError:
             f"the controller answered with HTTP status {response.status_code}",
             remedy="look into the controller's log, which `rhinoctl local status` names",
         )
+    return error_from(problem)
+
+
+def error_from(problem: views.Problem) -> errors.RhinoError:
+    """The error of the class that a problem's code names."""
     kind = ERRORS.get(problem.code, errors.RhinoError)
     return kind(problem.message, remedy=problem.remedy)

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from rhinoctl import __version__
 from rhinoctl.config import cluster as config
+from rhinoctl.config.backup import STORE
 from rhinoctl.config.cluster import CONTROLLER, ClusterFile
-from rhinoctl.control.client import ControlClient, local_directory
+from rhinoctl.control.client import ControlClient, error_from, local_directory
 from rhinoctl.errors import (
     AlreadyRunning,
     DeadlineExceeded,
@@ -28,7 +29,7 @@ from rhinoctl.errors import (
 )
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import Health
+from rhinoctl.protocol.views import Health, Problem
 from rhinoctl.remote import local as remote
 from rhinoctl.remote.local import Processes, ProcessName
 
@@ -50,6 +51,9 @@ DOWN_S = 10.0
 """An orderly end of an agent, with its instances; after it they are killed."""
 
 T = TypeVar("T")
+
+TOLD = " refused problem="
+"""What precedes a `rhinoctl.protocol.views.Problem` in the last line of a process that it ended."""
 
 LOOK_S = 0.1
 """Between two looks whether the cluster is up."""
@@ -240,7 +244,7 @@ def _controller_settings(
     """The fields of `rhinoctl.control.settings.ControllerSettings`."""
     return {
         "cluster": cluster.cluster,
-        "store": str(directory / "controller.db"),
+        "store": str(directory / STORE),
         "listen": cluster.controller,
         "token_file": cluster.token_file,
         "workers": {worker: entry.address for worker, entry in cluster.workers.items()},
@@ -275,8 +279,14 @@ def _await_workers(directory: Path, cluster: ClusterFile, processes: Processes, 
 
 
 def _ended_at_once(directory: Path, name: str) -> RhinoError:
+    """Why a process did not stay: the error that it ended with, if it has told one."""
     log = _log(directory, name)
     said = remote.last_line(log)
+    _, told, image = said.partition(TOLD)
+    if told:
+        problem: Problem = codec.loads(Problem, image.encode())
+        message = f"{name} ended as soon as it was started: {problem.message}"
+        return error_from(replace(problem, message=message, remedy=f"{problem.remedy}; log: {log}"))
     return NotRunning(
         f"{name} ended as soon as it was started" + (f": {said}" if said else ""),
         remedy=f"see its log: {log}",

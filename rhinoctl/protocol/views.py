@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from rhinoctl.errors import RhinoError
 from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.handover import Kind, Phase
@@ -480,3 +481,8 @@ class Problem:
     code: str
     message: str
     remedy: str
+
+
+def problem_of(fault: RhinoError) -> Problem:
+    """An error as it travels: over the API, and in the last line of a process that it ended."""
+    return Problem(code=fault.code, message=fault.message, remedy=fault.remedy)

@@ -41,5 +41,6 @@ def test_the_issue_s_verbs_are_there() -> None:
         "demo status handover rescale local-up local-down local-status job-list job-show job-bind"
         " job-set job-delete op-list op-show op-watch op-abort version bench-steady"
         " failover switchover drain checkpoint groups-show groups-plan groups-apply verify"
+        " controller-recover controller-backup controller-restore"
     )
     assert {"-".join(path) for path, _ in LEAVES} == set(wanted.split())

@@ -19,6 +19,7 @@ from tests.fakes.wire import FakeNetwork, FakeWire
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 JOB = JobUid("j-1")
 I0 = InstanceId("i0")
+CLAIM = Claim(reign=1, store="s", run="r", start=1, number=1)
 FIRST = first_epoch(vnodes=2, instances=2, workers={W1: "w1.sock", W2: "w2.sock"})
 
 
@@ -33,7 +34,7 @@ class Scripted:
     """A fleet of two workers whose answers the test writes itself."""
 
     clock: FakeClock = field(default_factory=FakeClock)
-    claim: Claim | None = Claim(reign=1, store="s", run="r", start=1, number=1)
+    claim: Claim | None = CLAIM
 
     def __post_init__(self) -> None:
         self.network = FakeNetwork(Random(1), self.clock)

@@ -1,0 +1,199 @@
+"""A backup of a cluster's controller: its store and its keys, in one file.
+
+The file is a line that says what it is, a header of one line of JSON, the contents one after the
+other, and the SHA-256 of all that as the last line.
+
+Invariants:
+
+1. The store in it is of one moment, whether its controller runs or not.
+2. Nothing is restored from a file of which one byte is not as it was written, nor from one of
+   another cluster, nor under a controller that runs.
+3. What was there before a restore is kept beside it, whatever happens in the middle: without a
+   store a controller begins with an empty one, which its agents refuse.
+"""
+
+import fcntl
+import hashlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rhinoctl import __version__
+from rhinoctl.config.cluster import read_cluster, replace_file, writing_in
+from rhinoctl.errors import AlreadyRunning, CorruptFile, ForeignManifest, NotRunning, Refused
+from rhinoctl.protocol import codec
+from rhinoctl.protocol.claims import Claim
+
+STORE = "controller.db"
+"""The controller's store in a cluster's directory (`rhinoctl.state.sqlite`)."""
+
+CLAIM = b"cluster/claim"
+"""The store's entry of `rhinoctl.protocol.claims.Claim`."""
+
+KIND = b"rhinoctl backup of a controller, format "
+FORMAT = b"1\n"
+CONTENTS = ("store", "token")
+SUM_BYTES = 65
+"""A SHA-256 in hexadecimal, and the end of the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupHeader:
+    """What a backup is of. `claim` is what its store says of itself, None if its controller never
+    ran; `sizes` are those of `CONTENTS`, in bytes; `written_at` is in wall seconds."""
+
+    cluster: str
+    version: str
+    written_at: float
+    claim: Claim | None
+    sizes: Mapping[str, int]
+
+
+def write_backup(directory: Path, file: Path, *, now: float) -> BackupHeader:
+    """Write a backup of the cluster in a directory, for this user's eyes only.
+
+    Raises NotRunning for a directory without a cluster or a store, CorruptFile if the store is
+    damaged, Refused if the file is there already, UnwritableDirectory.
+    """
+    cluster = read_cluster(directory)
+    store = directory / STORE
+    if cluster is None or not store.exists():
+        what = "cluster" if cluster is None else "store of a controller"
+        raise NotRunning(
+            f"there is no {what} in {directory}", remedy="name the right directory with --cluster"
+        )
+    if file.exists():
+        raise Refused(
+            f"{file} is there already", remedy="name another file; a backup replaces nothing"
+        )
+    image, claim = _image_of(store)
+    contents = {"store": image, "token": _read(Path(cluster.token_file))}
+    header = BackupHeader(
+        cluster=cluster.cluster,
+        version=__version__,
+        written_at=now,
+        claim=claim,
+        sizes={name: len(contents[name]) for name in CONTENTS},
+    )
+    head = KIND + FORMAT + codec.dumps(header) + b"\n"
+    body = head + b"".join(contents[name] for name in CONTENTS)
+    replace_file(file, body + hashlib.sha256(body).hexdigest().encode() + b"\n")
+    return header
+
+
+def restore_backup(directory: Path, file: Path) -> BackupHeader:
+    """Put store and token of a backup into the cluster's directory.
+
+    Raises NotRunning for a directory without a cluster, ForeignManifest, CorruptFile,
+    AlreadyRunning while a controller has the store open, UnwritableDirectory.
+    """
+    cluster = read_cluster(directory)
+    if cluster is None:
+        raise NotRunning(
+            f"there is no cluster in {directory}", remedy="name the right directory with --cluster"
+        )
+    header, contents = read_backup(file)
+    if header.cluster != cluster.cluster:
+        raise ForeignManifest(
+            f"{file} is a backup of cluster {header.cluster}, and {directory} is {cluster.cluster}",
+            remedy="name the backup of this cluster, or the directory of that one with --cluster",
+        )
+    store = directory / STORE
+    with _locked(store):
+        with writing_in(directory):
+            for ending in ("-wal", "-shm", ""):  # so that no half of the old one is taken for whole
+                if os.path.lexists(f"{store}{ending}"):
+                    os.replace(f"{store}{ending}", f"{store}.replaced{ending}")
+        replace_file(Path(cluster.token_file), contents["token"])
+        replace_file(store, contents["store"])
+    return header
+
+
+def read_backup(file: Path) -> tuple[BackupHeader, dict[str, bytes]]:
+    """What is in a backup. Raises Refused, ForeignManifest and CorruptFile."""
+    data = _read(file)
+    if not data.startswith(KIND):
+        raise ForeignManifest(
+            f"{file} is no backup of a controller",
+            remedy="name a file that `rhinoctl controller backup` has written",
+        )
+    body, checksum = data[:-SUM_BYTES], data[-SUM_BYTES:]
+    if checksum != hashlib.sha256(body).hexdigest().encode() + b"\n":
+        raise _damaged(file, "its checksum is another")
+    if not body.startswith(KIND + FORMAT):
+        raise ForeignManifest(
+            f"{file} is a backup in a format that this version does not read",
+            remedy="use the version of rhinoctl that wrote it",
+        )
+    head, _, rest = body.removeprefix(KIND + FORMAT).partition(b"\n")
+    try:
+        header: BackupHeader = codec.loads(BackupHeader, head)
+    except codec.CodecError as fault:
+        raise _damaged(file, str(fault)) from fault
+    contents, at = {}, 0
+    for name in CONTENTS:
+        contents[name] = rest[at : at + header.sizes.get(name, 0)]
+        at += len(contents[name])
+    return header, contents
+
+
+def _image_of(store: Path) -> tuple[bytes, Claim | None]:
+    """The whole database as of one moment, without a write-ahead log, and what it claims."""
+    with tempfile.TemporaryDirectory(prefix="rhino-backup-") as scratch:
+        copy = Path(scratch) / STORE
+        try:
+            with (
+                closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(copy)) as image,
+            ):
+                source.backup(image)
+                image.execute("PRAGMA journal_mode = DELETE")
+                (verdict,) = image.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    raise _damaged(store, verdict)
+                found = image.execute("SELECT v FROM entries WHERE k = ?", (CLAIM,)).fetchone()
+            claim: Claim | None = None if found is None else codec.loads(Claim, found[0])
+        except (sqlite3.Error, codec.CodecError) as fault:
+            raise _damaged(store, str(fault)) from fault
+        return copy.read_bytes(), claim
+
+
+@contextmanager
+def _locked(store: Path) -> Iterator[None]:
+    """Hold the lock of the store (`rhinoctl.state.locks.DatabaseLock`): no controller has it."""
+    with writing_in(store.parent):
+        descriptor = os.open(f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            raise AlreadyRunning(
+                f"a controller runs over {store}",
+                remedy="end it first (`rhinoctl local down`); queries that run go on when it is"
+                " back",
+            ) from fault
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as fault:
+        raise Refused(
+            f"cannot read {path}: {fault.strerror}",
+            remedy="correct the name, or its owner and mode",
+        ) from fault
+
+
+def _damaged(path: Path, reason: str) -> CorruptFile:
+    return CorruptFile(
+        f"{path} is damaged: {reason}",
+        remedy="take another backup; without one, `rhinoctl controller recover` makes the store"
+        " anew from the workers",
+    )

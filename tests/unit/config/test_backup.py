@@ -1,0 +1,203 @@
+"""Backups of a controller: whole, of one moment, and nobody else's."""
+
+import os
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rhinoctl.config import backup
+from rhinoctl.config import cluster as config
+from rhinoctl.control.registry import Registry
+from rhinoctl.errors import AlreadyRunning, CorruptFile, ForeignManifest, NotRunning, Refused
+from rhinoctl.ids import WorkerId
+from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.state.locks import DatabaseLock
+from rhinoctl.state.sqlite import SqliteStore
+
+W1 = frozenset({WorkerId("w1")})
+
+
+def cluster_in(directory: Path) -> Path:
+    directory.mkdir()
+    cluster = config.new_cluster(directory, cache_mb=1, buffer_mb=1)
+    config.write_cluster(directory, cluster)
+    config.make_token(cluster.token_file)
+    return directory
+
+
+def entries(directory: Path) -> dict[bytes, bytes]:
+    store = SqliteStore(str(directory / backup.STORE))
+    found = dict(store.scan())
+    store.close()
+    return found
+
+
+def opened(directory: Path) -> SqliteStore:
+    return SqliteStore(str(directory / backup.STORE))
+
+
+def test_what_was_backed_up_is_there_again(tmp_path: Path) -> None:
+    directory = cluster_in(tmp_path / "c")
+    store = opened(directory)
+    registry = Registry(store)
+    registry.put_draining(W1)
+    header = backup.write_backup(directory, tmp_path / "b", now=7.0)
+    assert header.claim == replace(registry.claim, draining=frozenset())  # type: ignore[type-var]
+    token = (directory / "token").read_bytes()
+    before = dict(store.scan())
+    registry.put_draining(frozenset())
+    store.close()
+    (directory / "token").write_text("another")
+    assert backup.restore_backup(directory, tmp_path / "b") == header
+    assert entries(directory) == before
+    assert (directory / "token").read_bytes() == token
+    assert Registry(opened(directory)).draining == W1
+
+
+def test_a_backup_is_for_its_owner_s_eyes_only(tmp_path: Path) -> None:
+    """The cluster's token is in it."""
+    directory = cluster_in(tmp_path / "c")
+    opened(directory).close()
+    os.umask(0)
+    backup.write_backup(directory, tmp_path / "b", now=0.0)
+    backup.restore_backup(directory, tmp_path / "b")
+    for path in (tmp_path / "b", directory / "token", directory / backup.STORE):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"], "no scratch is left"
+
+
+def test_a_backup_is_of_one_moment_while_the_controller_writes(tmp_path: Path) -> None:
+    """Two entries are always written together, and are equal in every backup."""
+    directory = cluster_in(tmp_path / "c")
+    store = opened(directory)
+    over, started = threading.Event(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            value = str(number).encode() * 3000
+            store.write(WriteBatch([b"a", b"z"], [value, value]))
+            started.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    started.wait()
+    for number in range(5):
+        backup.write_backup(directory, tmp_path / f"b{number}", now=0.0)
+    over.set()
+    thread.join()
+    store.close()
+    for number in range(5):
+        backup.restore_backup(directory, tmp_path / f"b{number}")
+        found = entries(directory)
+        assert found[b"a"] == found[b"z"]
+
+
+def test_what_was_there_is_kept_beside_a_restored_store(tmp_path: Path) -> None:
+    directory = cluster_in(tmp_path / "c")
+    opened(directory).close()
+    backup.write_backup(directory, tmp_path / "b", now=0.0)
+    store = opened(directory)
+    store.write(WriteBatch([b"k"], [b"v"]))
+    wal = (directory / f"{backup.STORE}-wal").read_bytes()  # as a kill leaves it
+    store.close()
+    (directory / f"{backup.STORE}-wal").write_bytes(wal)
+    backup.restore_backup(directory, tmp_path / "b")
+    assert entries(directory) == {}
+    replaced = SqliteStore(str(directory / f"{backup.STORE}.replaced"))
+    assert dict(replaced.scan()) == {b"k": b"v"}
+    replaced.close()
+
+
+def test_a_lost_store_s_log_is_not_taken_for_the_new_one_s(tmp_path: Path) -> None:
+    """Only the database itself was removed."""
+    directory = cluster_in(tmp_path / "c")
+    store = opened(directory)
+    store.write(WriteBatch([b"k"], [b"v"]))
+    wal = (directory / f"{backup.STORE}-wal").read_bytes()
+    store.close()
+    (directory / f"{backup.STORE}-wal").write_bytes(wal)
+    (directory / backup.STORE).unlink()
+    assert entries(directory) == {}
+
+
+def test_nothing_is_restored_under_a_controller_that_runs(tmp_path: Path) -> None:
+    directory = cluster_in(tmp_path / "c")
+    store = opened(directory)
+    backup.write_backup(directory, tmp_path / "b", now=0.0)
+    with pytest.raises(AlreadyRunning) as caught:
+        backup.restore_backup(directory, tmp_path / "b")
+    assert caught.value.remedy
+    store.write(WriteBatch([b"k"], [b"v"]))
+    store.close()
+    assert entries(directory) == {b"k": b"v"}
+    with DatabaseLock(str(directory / f"{backup.STORE}.lock")):
+        with pytest.raises(AlreadyRunning):
+            backup.restore_backup(directory, tmp_path / "b")
+
+
+def test_another_cluster_s_backup_is_refused(tmp_path: Path) -> None:
+    one, other = cluster_in(tmp_path / "c1"), cluster_in(tmp_path / "c2")
+    for directory in (one, other):
+        opened(directory).close()
+    backup.write_backup(one, tmp_path / "b", now=0.0)
+    before = (other / "token").read_bytes(), (other / backup.STORE).read_bytes()
+    with pytest.raises(ForeignManifest):
+        backup.restore_backup(other, tmp_path / "b")
+    assert ((other / "token").read_bytes(), (other / backup.STORE).read_bytes()) == before
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    root = tmp_path_factory.mktemp("backup")
+    directory = cluster_in(root / "c")
+    opened(directory).close()
+    backup.write_backup(directory, root / "b", now=0.0)
+    return (root / "b").read_bytes()
+
+
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
+def test_a_backup_of_which_one_bit_or_the_end_is_lost_is_refused(
+    sound: bytes, tmp_path_factory: pytest.TempPathFactory, at: float, bit: int, cut: bool
+) -> None:
+    place = int(at * len(sound))
+    data = bytearray(sound)
+    data[place] ^= 1 << bit
+    path = tmp_path_factory.mktemp("damaged") / "b"
+    path.write_bytes(sound[:place] if cut else data)
+    with pytest.raises((CorruptFile, ForeignManifest)) as caught:
+        backup.read_backup(path)
+    assert str(path) in caught.value.message
+    assert caught.value.remedy
+
+
+def test_a_damaged_store_is_not_backed_up(tmp_path: Path) -> None:
+    directory = cluster_in(tmp_path / "c")
+    opened(directory).close()
+    path = directory / backup.STORE
+    path.write_bytes(path.read_bytes()[:100] + b"\xff" * 4000)
+    with pytest.raises(CorruptFile):
+        backup.write_backup(directory, tmp_path / "b", now=0.0)
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotRunning):
+        backup.write_backup(tmp_path, tmp_path / "b", now=0.0)
+    with pytest.raises(NotRunning):
+        backup.restore_backup(tmp_path, tmp_path / "b")
+    directory = cluster_in(tmp_path / "c")
+    with pytest.raises(NotRunning, match="store"):
+        backup.write_backup(directory, tmp_path / "b", now=0.0)
+    opened(directory).close()
+    with pytest.raises(Refused, match="cannot read"):
+        backup.restore_backup(directory, tmp_path / "b")
+    (tmp_path / "b").write_text("")
+    with pytest.raises(Refused, match="already"):
+        backup.write_backup(directory, tmp_path / "b", now=0.0)
