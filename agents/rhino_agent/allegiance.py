@@ -71,7 +71,7 @@ class Allegiance:
         if self._kept.get(path) == what:
             return
         try:
-            self._disk.write_atomic(path, codec.dumps(what))
+            self._disk.write_atomic(path, codec.dumps_checked(what))
         except OSError as fault:
             event("claim-not-kept", path=path, fault=fault)
         else:
@@ -81,7 +81,7 @@ class Allegiance:
         if self._disk.size(path) is None:
             return None
         try:
-            found: T = codec.loads(kind, self._disk.read(path))
+            found: T = codec.loads_checked(kind, self._disk.read(path))
         except codec.CodecError as fault:
             event("claim-unreadable", path=path, fault=fault)
             return None

@@ -156,7 +156,7 @@ def _image_of(store: Path) -> tuple[bytes, Claim | None]:
                 if verdict != "ok":
                     raise _damaged(store, verdict)
                 found = image.execute("SELECT v FROM entries WHERE k = ?", (CLAIM,)).fetchone()
-            claim: Claim | None = None if found is None else codec.loads(Claim, found[0])
+            claim: Claim | None = None if found is None else codec.loads_checked(Claim, found[0])
         except (sqlite3.Error, codec.CodecError) as fault:
             raise _damaged(store, str(fault)) from fault
         return copy.read_bytes(), claim
@@ -173,8 +173,7 @@ def _locked(store: Path) -> Iterator[None]:
         except BlockingIOError as fault:
             raise AlreadyRunning(
                 f"a controller runs over {store}",
-                remedy="end it first (`rhinoctl local down`); queries that run go on when it is"
-                " back",
+                remedy="end it first; on a local cluster with `rhinoctl local down`",
             ) from fault
         yield
     finally:

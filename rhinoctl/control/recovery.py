@@ -87,8 +87,7 @@ class Recovery:
         claim = Claim(
             reign=max((claim.reign for claim in known), default=0) + self.refused,
             store=uuid.uuid4().hex,
-            run="",
-            start=number,
+            run="recovery",
             number=number,
             operation=self.operation,
             draining=(newest.draining if newest is not None else frozenset())

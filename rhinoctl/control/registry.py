@@ -14,7 +14,7 @@ from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, UnknownJob, UnknownOperation
 from rhinoctl.ids import BASE, BatchTime, JobUid, OpId, WorkerId
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.claims import Claim
+from rhinoctl.protocol.claims import Claim, next_run
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import Handover
 from rhinoctl.protocol.jobs import JobSpec
@@ -96,29 +96,32 @@ class Registry:
         self.draining: frozenset[WorkerId] = frozenset()
         if drained is not None:
             self.draining = _read(frozenset[WorkerId], _DRAINING, drained)
-        self._claim = Claim(reign=1, store=uuid.uuid4().hex, run="", start=1, number=0)
+        self._begun = False
+        self._claim = Claim(reign=1, store=uuid.uuid4().hex, run=_new_run(), number=0)
         if claimed is not None:
-            self._claim = _read(Claim, _CLAIM, claimed)
-        number = self._claim.number
-        self._claim = replace(self._claim, run=uuid.uuid4().hex, start=number + 1)
+            self._claim = next_run(_read(Claim, _CLAIM, claimed), _new_run())
 
     @property
     def claim(self) -> Claim | None:
         """What is said of the store; None before `begin`."""
-        begun = self._claim.number >= self._claim.start
-        return replace(self._claim, draining=self.draining) if begun else None
+        return replace(self._claim, draining=self.draining) if self._begun else None
 
     def begin(self) -> None:
         """Persist that this controller has started: before it speaks. Nothing to do if it has."""
-        if self.claim is None:
+        if not self._begun:
             self._commit(WriteBatch())
 
     def take(self, taken: Taken) -> None:
         """Forget everything, and go on with what was taken from the workers: one write."""
-        claim = replace(taken.claim, run=self._claim.run)
-        entries = {f"job/{d.spec.uid}".encode(): codec.dumps(d) for d in taken.jobs}
-        entries |= {_key("failover", d.failover.op): codec.dumps(d) for d in taken.failovers}
-        entries |= {_DRAINING: codec.dumps(claim.draining), _CLAIM: codec.dumps(claim)}
+        claim = taken.claim
+        entries = {f"job/{d.spec.uid}".encode(): codec.dumps_checked(d) for d in taken.jobs}
+        entries |= {
+            _key("failover", d.failover.op): codec.dumps_checked(d) for d in taken.failovers
+        }
+        entries |= {
+            _DRAINING: codec.dumps_checked(claim.draining),
+            _CLAIM: codec.dumps_checked(claim),
+        }
         everything = [(b"", b"\xff")]
         self._store.write(WriteBatch(list(entries), list(entries.values()), [], everything))
 
@@ -126,9 +129,9 @@ class Registry:
         """Write a change that promises something, and that there was one."""
         number, highest = self._claim.number + 1, max(operation, self._claim.operation)
         claim = replace(self._claim, number=number, operation=highest, draining=frozenset())
-        keys, values = [*batch.keys, _CLAIM], [*batch.values, codec.dumps(claim)]
+        keys, values = [*batch.keys, _CLAIM], [*batch.values, codec.dumps_checked(claim)]
         self._store.write(WriteBatch(keys, values, batch.deletes))
-        self._claim = claim
+        self._claim, self._begun = claim, True
 
     def job(self, name: str) -> JobDocument:
         """The job of a name. Raises UnknownJob, naming those that exist."""
@@ -152,7 +155,7 @@ class Registry:
     def put_job(self, document: JobDocument) -> JobDocument:
         """Persist a job."""
         key = f"job/{document.spec.uid}".encode()
-        self._commit(WriteBatch([key], [codec.dumps(document)]))
+        self._commit(WriteBatch([key], [codec.dumps_checked(document)]))
         self.jobs[document.spec.uid] = document
         return document
 
@@ -178,10 +181,10 @@ class Registry:
         document = OperationDocument(handover=handover, view=view)
         ended = [op for op, d in self.operations.items() if d.handover.ended and op != handover.op]
         draining = self.draining - kept
-        more = {} if draining == self.draining else {_DRAINING: codec.dumps(draining)}
+        more = {} if draining == self.draining else {_DRAINING: codec.dumps_checked(draining)}
         known = self.operations.get(handover.op)
         told_only = known is not None and known.handover == handover and not more
-        gone = self._write("op", handover.op, codec.dumps(document), ended, more, told_only)
+        gone = self._write("op", handover.op, codec.dumps_checked(document), ended, more, told_only)
         self.draining = draining
         self.operations[handover.op] = document
         for op in gone:
@@ -194,7 +197,9 @@ class Registry:
         ended = [op for op, d in self.failovers.items() if d.failover.ended and op != failover.op]
         known = self.failovers.get(failover.op)
         told_only = known is not None and known.failover == failover
-        gone = self._write("failover", failover.op, codec.dumps(document), ended, {}, told_only)
+        gone = self._write(
+            "failover", failover.op, codec.dumps_checked(document), ended, {}, told_only
+        )
         self.failovers[failover.op] = document
         for op in gone:
             del self.failovers[op]
@@ -221,7 +226,7 @@ class Registry:
 
     def put_draining(self, workers: frozenset[WorkerId]) -> None:
         """Persist which workers are to be empty."""
-        self._commit(WriteBatch([_DRAINING], [codec.dumps(workers)]))
+        self._commit(WriteBatch([_DRAINING], [codec.dumps_checked(workers)]))
         self.draining = workers
 
     def recovering(self, job: JobUid) -> FailoverDocument | None:
@@ -267,9 +272,13 @@ def session_after(document: JobDocument, seen: int = 0) -> int:
     return max(document.session, document.given, seen) + 1
 
 
+def _new_run() -> str:
+    return uuid.uuid4().hex[:12]
+
+
 def _read(kind: Any, key: bytes, value: bytes) -> Any:
     try:
-        return codec.loads(kind, value)
+        return codec.loads_checked(kind, value)
     except codec.CodecError as fault:
         raise CorruptFile(
             f"the entry {key.decode(errors='replace')} of the controller's store cannot be read:"

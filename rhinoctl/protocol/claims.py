@@ -12,7 +12,7 @@ Invariants:
 4. What was refused is heard again only by a higher reign, which a person has asked for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rhinoctl.ids import BatchTime, WorkerId
 from rhinoctl.protocol.epochs import Epoch
@@ -21,23 +21,28 @@ from rhinoctl.protocol.jobs import JobSpec
 
 NOBODY_GIVEN_UP = GivenUp()
 
+RUNS_KEPT = 32
+"""Starts of the controller of which a store knows: a worker that has missed more goes by numbers
+alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """What a controller says of its store; persisted there before it is said.
 
     `store` is its identity, `reign` rises whenever a store is made anew from the workers. `number`
-    counts the changes that promise something; `run` is this start of the controller, and `start`
-    what the number was then: one more than the store had. `operation` is the highest number that an
-    operation was given, and `draining` are the workers that shall be empty: who makes the store
-    anew has to know both.
+    counts the changes that promise something, and `run` is this start of the controller: two
+    copies of a store that are both written to have the same numbers, and other runs. `before` are
+    the runs before this one, the last `RUNS_KEPT`, each with the number of its last change.
+    `operation` is the highest number that an operation was given, and `draining` are the workers
+    that shall be empty: who makes the store anew has to know both.
     """
 
     reign: int
     store: str
     run: str
-    start: int
     number: int
+    before: tuple[tuple[str, int], ...] = ()
     operation: int = 0
     draining: frozenset[WorkerId] = frozenset()
 
@@ -83,10 +88,22 @@ def objection(known: Claim | None, claim: Claim) -> str:
         return f"its store is of reign {claim.reign}, and reign {known.reign} has begun"
     if claim.store != known.store:
         return f"its store is {claim.store[:8]}, and not {known.store[:8]}"
-    if claim.run == known.run or claim.start > known.number:
+    if claim.run == known.run:
         return ""
-    lost = known.number - claim.start + 1
-    return f"its store is an old copy: it lacks the last {lost} of {known.number} changes"
+    last = dict(claim.before).get(known.run)
+    if last is None:
+        long_ago = len(claim.before) == RUNS_KEPT and known.number < claim.before[0][1]
+        return "" if long_ago else "its store lacks the last start of the controller: an old copy"
+    lost = known.number - last
+    return (
+        f"its store is an old copy: it lacks {lost} of {known.number} changes" if lost > 0 else ""
+    )
+
+
+def next_run(claim: Claim, run: str) -> Claim:
+    """What the next controller over a store says of it, as soon as that is persisted."""
+    before = (*claim.before, (claim.run, claim.number))[-RUNS_KEPT:]
+    return replace(claim, run=run, before=before)
 
 
 def is_late(known: Claim | None, claim: Claim) -> bool:

@@ -63,9 +63,12 @@ def test_a_backup_is_for_its_owner_s_eyes_only(tmp_path: Path) -> None:
     """The cluster's token is in it."""
     directory = cluster_in(tmp_path / "c")
     opened(directory).close()
-    os.umask(0)
-    backup.write_backup(directory, tmp_path / "b", now=0.0)
-    backup.restore_backup(directory, tmp_path / "b")
+    usual = os.umask(0)
+    try:
+        backup.write_backup(directory, tmp_path / "b", now=0.0)
+        backup.restore_backup(directory, tmp_path / "b")
+    finally:
+        os.umask(usual)
     for path in (tmp_path / "b", directory / "token", directory / backup.STORE):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"], "no scratch is left"
@@ -137,9 +140,8 @@ def test_nothing_is_restored_under_a_controller_that_runs(tmp_path: Path) -> Non
     store.write(WriteBatch([b"k"], [b"v"]))
     store.close()
     assert entries(directory) == {b"k": b"v"}
-    with DatabaseLock(str(directory / f"{backup.STORE}.lock")):
-        with pytest.raises(AlreadyRunning):
-            backup.restore_backup(directory, tmp_path / "b")
+    with DatabaseLock(str(directory / f"{backup.STORE}.lock")), pytest.raises(AlreadyRunning):
+        backup.restore_backup(directory, tmp_path / "b")
 
 
 def test_another_cluster_s_backup_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.fakes.wire import FakeNetwork, FakeWire
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 JOB = JobUid("j-1")
 I0 = InstanceId("i0")
-CLAIM = Claim(reign=1, store="s", run="r", start=1, number=1)
+CLAIM = Claim(reign=1, store="s", run="r", number=1)
 FIRST = first_epoch(vnodes=2, instances=2, workers={W1: "w1.sock", W2: "w2.sock"})
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from rhinoctl import limits
 from rhinoctl.control.registry import JobDocument, OperationDocument, Registry
-from rhinoctl.errors import UnknownJob, UnknownOperation
+from rhinoctl.errors import CorruptFile, UnknownJob, UnknownOperation
 from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol.claims import Claim
 from rhinoctl.protocol.handover import Handover, Kind, Phase
 from rhinoctl.protocol.jobs import JobSpec, OperatorSpec
 from rhinoctl.protocol.placement import first_epoch
@@ -206,3 +207,105 @@ def test_what_cannot_be_persisted_has_not_happened() -> None:
         registry.drop_job(job.spec.uid)
     assert registry.jobs == {job.spec.uid: job}
     assert registry.operations == {planned.handover.op: planned}
+
+
+# --- which store it is ---------------------------------------------------------------------------
+
+
+def begun(store: Store) -> Registry:
+    registry = Registry(store)
+    registry.begin()
+    return registry
+
+
+def claim_of(registry: Registry) -> Claim:
+    assert registry.claim is not None
+    return registry.claim
+
+
+def test_nothing_is_claimed_before_it_is_persisted(reopen: Reopen) -> None:
+    registry = Registry(reopen())
+    assert registry.claim is None
+    registry.begin()
+    first = claim_of(registry)
+    registry.begin()
+    assert claim_of(registry) == first
+    again = claim_of(begun(reopen()))
+    assert (again.store, again.reign) == (first.store, first.reign)
+    assert again.before == ((first.run, first.number),)
+    assert again.run != first.run
+
+
+def test_every_promise_raises_the_number_once_it_is_persisted(reopen: Reopen) -> None:
+    registry = begun(reopen())
+    job = document()
+    promises: list[Callable[[], object]] = [
+        lambda: registry.put_job(job),
+        lambda: registry.next_session(job.spec.uid),
+        lambda: put(registry, handover(1)),
+        lambda: put(registry, handover(1, phase=Phase.ARMED)),
+        lambda: registry.put_draining(frozenset({WorkerId("w1")})),
+        lambda: registry.drop_job(job.spec.uid),
+    ]
+    for promise in promises:
+        before = claim_of(registry)
+        promise()
+        after = claim_of(registry)
+        assert (after.number, after.run) == (before.number + 1, before.run)
+        registry = begun(reopen())
+        assert claim_of(registry).before[-1] == (after.run, after.number), "it is durable"
+    assert claim_of(registry).draining == {"w1"}
+
+
+def test_what_people_are_told_raises_no_number(reopen: Reopen) -> None:
+    """The progress of an operation is written often, and no agent need write for it."""
+    registry = begun(reopen())
+    put(registry, handover(1))
+    before = claim_of(registry)
+    state = handover(1)
+    told = fake.operation(id=state.op, phase=state.phase, progress="half of it")
+    registry.put_operation(state, told)
+    assert claim_of(registry) == before
+    assert Registry(reopen()).operation("op-1").view == told
+
+
+def test_a_store_that_cannot_be_written_raises_no_number() -> None:
+    store = FullStore()
+    registry = begun(store)
+    before = claim_of(registry)
+    store.full = True
+    with pytest.raises(OSError, match="space"):
+        registry.put_job(document())
+    assert claim_of(registry) == before
+    other = Registry(store)
+    with pytest.raises(OSError, match="space"):
+        other.begin()
+    assert other.claim is None
+
+
+@pytest.mark.parametrize("at", [0, 0.5, 0.99])
+def test_an_entry_that_has_rotted_is_named(at: float) -> None:
+    store = FakeStore()
+    registry = begun(store)
+    registry.put_job(replace(document(), session=555))
+    put(registry, handover(1))
+    for key, value in list(store.scan()):
+        rotten = bytearray(value)
+        rotten[int(at * len(value))] ^= 1
+        store.write(WriteBatch([key], [bytes(rotten)]))
+        with pytest.raises(CorruptFile) as caught:
+            Registry(store)
+        assert key.decode() in caught.value.message
+        assert "controller recover" in caught.value.remedy
+        store.write(WriteBatch([key], [value]))
+    assert Registry(store).jobs == registry.jobs
+
+
+def test_a_number_that_a_worker_has_seen_is_not_given(reopen: Reopen) -> None:
+    registry = begun(reopen())
+    uid = registry.put_job(document()).spec.uid
+    assert registry.next_session(uid) == 1
+    assert registry.next_session(uid, 41) == 42
+    registry.put_job(replace(registry.jobs[uid], given=1000))
+    assert registry.next_session(uid, 7) == 1001
+    assert registry.next_session(uid) == 1002

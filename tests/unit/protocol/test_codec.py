@@ -186,3 +186,17 @@ def test_what_is_no_value_is_not_encoded(value: object) -> None:
         codec.dumps({"value": value})
     with pytest.raises(CodecError):
         encode(Done(header=Header(cluster=value)))  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**9), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
+def test_a_checked_value_of_which_a_bit_has_changed_is_refused(n: int, at: float, bit: int) -> None:
+    """A digit that has become another one is still JSON."""
+    data = bytearray(codec.dumps_checked({"session": n}))
+    assert codec.loads_checked(dict[str, int], data) == {"session": n}
+    data[int(at * len(data))] ^= 1 << bit
+    with pytest.raises(CodecError):
+        codec.loads_checked(dict[str, int], data)
+
+
+def test_a_value_without_a_checksum_is_read_as_before() -> None:
+    assert codec.loads_checked(dict[str, int], codec.dumps({"session": 7})) == {"session": 7}
