@@ -113,17 +113,14 @@ class Registry:
 
     def take(self, taken: Taken) -> None:
         """Forget everything, and go on with what was taken from the workers: one write."""
-        claim = taken.claim
-        entries = {f"job/{d.spec.uid}".encode(): codec.dumps_checked(d) for d in taken.jobs}
-        entries |= {
-            _key("failover", d.failover.op): codec.dumps_checked(d) for d in taken.failovers
+        documents = {
+            _DRAINING: taken.claim.draining,
+            _CLAIM: taken.claim,
+            **{f"job/{each.spec.uid}".encode(): each for each in taken.jobs},
+            **{_key("failover", each.failover.op): each for each in taken.failovers},
         }
-        entries |= {
-            _DRAINING: codec.dumps_checked(claim.draining),
-            _CLAIM: codec.dumps_checked(claim),
-        }
-        everything = [(b"", b"\xff")]
-        self._store.write(WriteBatch(list(entries), list(entries.values()), [], everything))
+        values = list(map(codec.dumps_checked, documents.values()))
+        self._store.write(WriteBatch(list(documents), values, [], [(b"", b"\xff")]))
 
     def _commit(self, batch: WriteBatch, operation: int = 0) -> None:
         """Write a change that promises something, and that there was one."""

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 import xxhash
 
 from rhinoctl.ids import Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.claims import Claim
 from rhinoctl.protocol.ports import Address
 from rhinoctl.protocol.records import SliceName
+from rhinoctl.wire.exchange import CallFailed
 from tests.fakes.world import World
 
 
@@ -146,3 +149,127 @@ def test_a_setback_of_an_instance_is_reported() -> None:
     assert isinstance(report, m.WorkerReport)
     assert report.jobs[bench.uid].instances[InstanceId("i0")].fault == "a test"
     assert report.jobs[bench.uid].instances[InstanceId("i0")].ready, "it answers"
+
+
+# --- which controller it listens to --------------------------------------------------------------
+
+
+def look(bench: Bench) -> m.WorkerReport:
+    answer = bench.ask(m.Heartbeat(header=m.Header(cluster="c"), worker=WorkerId("w1"), jobs=()))
+    assert isinstance(answer, m.WorkerReport)
+    return answer
+
+
+def claim_of(bench: Bench) -> Claim:
+    ruler = look(bench).ruler
+    assert ruler is not None
+    return ruler
+
+
+def tell(bench: Bench, claim: Claim, *jobs: m.DesiredJob) -> m.Message:
+    header = m.Header(cluster="c")
+    return bench.ask(m.Heartbeat(header=header, worker=WorkerId("w1"), jobs=jobs, claim=claim))
+
+
+def restart(bench: Bench) -> None:
+    """Power is lost, and back."""
+    bench.host.power_loss()
+    bench.host.start_agent()
+    bench.world.run(0.5)
+
+
+def has_job(bench: Bench) -> bool:
+    assert bench.host.agent is not None
+    return bench.uid in bench.host.agent.desks
+
+
+def test_a_look_changes_nothing_and_tells_all() -> None:
+    bench = Bench()
+    assert bench.host.agent is not None
+    job = bench.host.agent.desks[bench.uid].job
+    desired = job.desired
+    found = look(bench)
+    assert job.desired == desired
+    keepsake = found.keepsakes[bench.uid]
+    assert keepsake.spec == job.spec
+    assert keepsake.memo is not None
+    assert keepsake.memo.session == bench.query.sessions[-1]
+    assert keepsake.memo.run_id == bench.query.run_id
+    assert found.jobs[bench.uid].epoch == bench.world.epoch()
+
+
+def test_what_a_stale_store_wishes_is_not_done() -> None:
+    """Not even the removal of a job."""
+    bench = Bench()
+    known = claim_of(bench)
+    for stale in (
+        replace(known, store="another"),
+        replace(known, run="another", before=()),
+        replace(known, run="next", before=((known.run, known.number - 1),)),
+        replace(known, reign=known.reign - 1, number=known.number + 99),
+    ):
+        assert code(tell(bench, stale, bench.wish(dropped=True))) is m.RefusalCode.STALE_STORE
+        assert code(tell(bench, stale)) is m.RefusalCode.STALE_STORE
+    assert has_job(bench)
+    assert claim_of(bench) == known
+
+
+def test_a_wish_that_was_overtaken_is_not_done() -> None:
+    bench = Bench()
+    known = claim_of(bench)
+    newer = replace(known, number=known.number + 1)
+    assert code(tell(bench, newer, bench.wish())) is None
+    late = tell(bench, known, bench.wish(dropped=True))
+    assert isinstance(late, m.WorkerReport), "it is no fault"
+    assert has_job(bench)
+    assert claim_of(bench) == newer
+
+
+def test_a_claim_is_durable_before_anything_is_done_by_it() -> None:
+    bench = Bench()
+    newer = replace(claim_of(bench), number=1000)
+    trap = bench.world.trap("w1", "disk.rename jobs/", bench.host.power_loss)
+    with pytest.raises(CallFailed):
+        tell(bench, newer, bench.wish(dropped=True))
+    assert trap.sprung
+    bench.host.start_agent()
+    bench.world.run(0.5)
+    assert claim_of(bench) == newer
+
+
+def test_the_same_claim_again_costs_no_write() -> None:
+    bench = Bench()
+    known = claim_of(bench)
+    tell(bench, known, bench.wish())
+    traps = [
+        bench.world.trap("w1", f"disk.write_atomic {path}", lambda: None)
+        for path in ("claim.json", f"jobs/{bench.uid}/memo.json", f"jobs/{bench.uid}/spec.json")
+    ]
+    for _ in range(3):
+        tell(bench, known, bench.wish())
+    assert not any(trap.sprung for trap in traps)
+    tell(bench, replace(known, number=1000), bench.wish())
+    assert [trap.sprung for trap in traps] == [True, False, False]
+
+
+def test_a_full_disk_does_not_silence_the_worker() -> None:
+    """It would be taken for dead; what it cannot write it knows as long as it lives."""
+    bench = Bench()
+    known = claim_of(bench)
+    newer = replace(known, number=known.number + 1)
+    bench.host.disk.capacity_bytes = 0
+    assert isinstance(tell(bench, newer, bench.wish()), m.WorkerReport)
+    old = replace(known, run="next", before=((known.run, known.number),))
+    assert code(tell(bench, old, bench.wish())) is m.RefusalCode.STALE_STORE
+    bench.host.disk.capacity_bytes = None
+    tell(bench, newer, bench.wish())
+    restart(bench)
+    assert claim_of(bench) == newer
+
+
+def test_another_replication_is_kept() -> None:
+    bench = Bench()
+    wish = bench.wish()
+    tell(bench, claim_of(bench), replace(wish, spec=replace(wish.spec, replication=5)))
+    restart(bench)
+    assert look(bench).keepsakes[bench.uid].spec.replication == 5

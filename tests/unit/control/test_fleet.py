@@ -1,6 +1,6 @@
 """The workers as the controller sees them: heartbeats, and what is made of the answers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -236,3 +236,85 @@ def test_an_apply_that_was_repeated_counts_from_its_last_time() -> None:
     applies.add(((BatchTime(0, 1), 1.0),))
     applies.add(((BatchTime(0, 1), 2.0), (BatchTime(0, 2), 3.0)))
     assert applies.at == {BatchTime(0, 1): 2.0, BatchTime(0, 2): 3.0}
+
+
+# --- which store they listen to ------------------------------------------------------------------
+
+OTHER = replace(CLAIM, store="another")
+
+
+def said(bench: Scripted) -> set[Claim | None]:
+    """The claims of the last heartbeats."""
+    found: set[Claim | None] = set()
+    for asked in bench.asked.values():
+        message = asked[-1].message
+        assert isinstance(message, m.Heartbeat)
+        found.add(message.claim)
+    return found
+
+
+def test_a_worker_that_objects_is_only_looked_at_and_so_are_all() -> None:
+    bench = Scripted()
+    bench.tick()
+    assert said(bench) == {CLAIM}
+    header = m.Header(cluster="c")
+    bench.answer(W1, m.Refusal(header=header, code=m.RefusalCode.STALE_STORE, detail="it is old"))
+    bench.report(W2, ruler=CLAIM)
+    assert bench.fleet.objections() == {W1: "it is old"}
+    bench.tick(limits.HEARTBEAT_S + 0.1)
+    assert said(bench) == {None}
+    bench.report(W1, ruler=OTHER)
+    assert list(bench.fleet.objections()) == [W1], "it answers, and objects all the same"
+    assert bench.fleet.live() == [W1, W2]
+
+
+def test_an_objection_stays_known_when_its_worker_falls_silent() -> None:
+    bench = Scripted()
+    bench.tick()
+    bench.report(W1, ruler=OTHER)
+    for _ in range(20):
+        bench.tick(limits.HEARTBEAT_S / 2)
+    assert W1 not in bench.fleet.live()
+    assert list(bench.fleet.objections()) == [W1]
+
+
+def test_an_objection_ends_with_a_worker_that_knows_nothing() -> None:
+    """As one on a new disk."""
+    bench = Scripted()
+    bench.tick()
+    bench.report(W1, ruler=OTHER)
+    bench.tick(limits.HEARTBEAT_S + 0.1)
+    bench.report(W1, ruler=None)
+    assert bench.fleet.objections() == {}
+
+
+def test_a_controller_that_has_not_begun_only_looks() -> None:
+    bench = Scripted()
+    bench.claim = None
+    bench.tick()
+    assert said(bench) == {None}
+    bench.report(W1, ruler=OTHER)
+    assert bench.fleet.objections() == {}, "there is nothing to object to yet"
+
+
+def test_a_change_of_the_store_is_told_at_once() -> None:
+    bench = Scripted()
+    bench.tick()
+    bench.tick(limits.HEARTBEAT_BUSY_S + 0.01)
+    assert len(bench.asked[W1]) == 1
+    bench.claim = replace(CLAIM, number=2)
+    bench.tick()
+    assert len(bench.asked[W1]) == 2
+    bench.tick(limits.HEARTBEAT_BUSY_S + 0.01)
+    assert len(bench.asked[W1]) == 2, "and once"
+
+
+def test_the_highest_session_of_a_job_and_jobs_of_nobody() -> None:
+    bench = Scripted()
+    bench.tick()
+    bench.report(W1, job=job_report(session=7))
+    bench.report(W2, job=job_report(session=4))
+    assert bench.fleet.session(JOB) == 7
+    assert bench.fleet.session(JobUid("another")) == 0
+    assert bench.fleet.strangers({JOB}) == {}
+    assert bench.fleet.strangers(()) == {JOB: [W1, W2]}
