@@ -250,12 +250,12 @@ def test_a_failover_that_an_old_copy_has_is_not_done_again() -> None:
     world.until_ended(world.rescale(4))
     world.until(lambda: "w1" in world.epoch().workers, "w1 to be of use again")
     world.replace_store(old)
-    world.run(10.0)
+    world.run(7.0)
     assert world.objections()
     assert "w1" in world.epoch().workers
     view = world.recover()
     assert view.jobs[0].gone == ()
-    world.run(10.0)
+    world.run(7.0)
     assert "w1" in world.epoch().workers
     world.finish(query, batches=query.directory.committed + 10)
 
@@ -301,7 +301,9 @@ def test_a_controller_killed_while_it_recovers() -> None:
     for after in (False, True):
         world.replace_store()
         assert world.objections()
-        trap = world.trap("controller", "store.write job/", world.kill_controller, after=after)
+        trap = world.trap(
+            "controller", "store.write cluster/draining", world.kill_controller, after=after
+        )
         with pytest.raises(ConnectionResetError):
             world.recover()
         assert trap.sprung
