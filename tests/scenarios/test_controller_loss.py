@@ -328,6 +328,19 @@ def test_a_second_recovery_gives_no_session_that_the_first_gave() -> None:
     world.finish(third, batches=third.directory.committed + 5)
 
 
+def test_what_a_recovered_store_may_have_given_is_not_given_again() -> None:
+    """It is lost before any worker has heard of a session that it gave."""
+    world, query = running()
+    for _ in range(2):
+        world.replace_store()
+        world.recover()
+        world.run(1.0)
+    query.kill()
+    again = world.start_query(query.directory)
+    assert again.sessions[0] > query.sessions[-1] + 2 * limits.SESSIONS_UNSEEN
+    world.finish(again, batches=again.directory.committed + 5)
+
+
 def test_a_job_that_only_a_silent_worker_has_is_not_begun_anew() -> None:
     """It is left out with its worker; when that is back the job is there, and its name is taken."""
     world = World(workers=2, instances=1)
