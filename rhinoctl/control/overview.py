@@ -60,6 +60,7 @@ class Overview:
             jobs=jobs,
             operations=tuple(o for o in self.operation_list().operations if not _over(o)),
             findings=findings,
+            refused_by=tuple(sorted(self.fleet.objections())),
         )
 
     def _copies(self, jobs: Iterable[views.JobView]) -> Iterable[views.Finding]:

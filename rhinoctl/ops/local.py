@@ -29,7 +29,7 @@ from rhinoctl.errors import (
 )
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import Health, Problem
+from rhinoctl.protocol.views import Health, Problem, StatusView
 from rhinoctl.remote import local as remote
 from rhinoctl.remote.local import Processes, ProcessName
 
@@ -54,6 +54,8 @@ T = TypeVar("T")
 
 TOLD = " refused problem="
 """What precedes a `rhinoctl.protocol.views.Problem` in the last line of a process that it ended."""
+
+SEE = " its store was lost or is an old copy; see `rhinoctl status` for what to do"
 
 LOOK_S = 0.1
 """Between two looks whether the cluster is up."""
@@ -144,13 +146,15 @@ def up(request: UpRequest, say: Say, processes: Processes | None = None) -> Loca
                 process = processes.start_module(module, settings, log=_log(directory, name))
                 cluster = replace(cluster, processes={**cluster.processes, name: process})
                 config.write_cluster(directory, cluster)
-            _await_workers(directory, cluster, processes, say)
+            status = _await_workers(directory, cluster, processes)
         except BaseException:
             _end(directory, cluster, plan.start, processes)
             if known is None:
                 with suppress(OSError):  # it goes only if nothing was written in it
                     directory.rmdir()
             raise
+        if status.refused_by:
+            say(f"worker {', '.join(status.refused_by)} does not listen to this controller:{SEE}")
         return replace(_view(directory, cluster, processes), started=plan.start)
 
 
@@ -254,19 +258,20 @@ def _controller_settings(
     }
 
 
-def _await_workers(directory: Path, cluster: ClusterFile, processes: Processes, say: Say) -> None:
+def _await_workers(directory: Path, cluster: ClusterFile, processes: Processes) -> StatusView:
     """Wait until the controller answers and every worker has reported to it."""
     deadline = time.monotonic() + UP_S
     missing = "the controller"
     with ControlClient(cluster.controller, cluster.token_file) as client:
         while time.monotonic() < deadline:
             try:
-                workers = client.status().workers
+                status = client.status()
+                workers = status.workers
             except NotRunning:
                 workers = ()
             away = [worker.id for worker in workers if worker.health is not Health.OK]
             if workers and not away:
-                return
+                return status
             missing = ", ".join(away) or missing
             for name in cluster.names():
                 if not processes.alive(ProcessName(*cluster.processes[name])):

@@ -346,7 +346,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """The whole cluster on one page."""
+    """The whole cluster on one page. `refused_by` are workers that do not listen to the controller,
+    since its store lacks what they know."""
 
     cluster: str
     health: Health
@@ -354,6 +355,7 @@ class StatusView:
     jobs: tuple[JobView, ...]
     operations: tuple[OperationView, ...]
     findings: tuple[Finding, ...]
+    refused_by: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,12 +201,7 @@ class World:
     def objections(self) -> frozenset[WorkerId]:
         """The workers that do not listen to the controller, once all that answer have told."""
         status: views.StatusView = self.call(lambda c: c.status())
-        return frozenset(
-            name
-            for name in self.hosts
-            for finding in status.findings
-            if "controller recover" in finding.remedy and name in finding.what
-        )
+        return frozenset(status.refused_by)
 
     def recover(self, *without: str, dry_run: bool = False) -> views.RecoveryView:
         """`controller recover`."""
