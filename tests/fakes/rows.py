@@ -131,7 +131,7 @@ def recording() -> Iterator[set[Row]]:
         return found
 
     batches.step, handover.step = batch, move  # type: ignore[assignment]
-    recovery.step, recovery.with_more, worker.step = recover, more, work  # type: ignore[assignment]
+    recovery.step, recovery.with_more, worker.step = recover, more, work
     try:
         yield taken
     finally:

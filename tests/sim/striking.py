@@ -1,6 +1,7 @@
 """How each fault of `tests.sim.faults` strikes a cluster, and how a plan is carried out."""
 
 from collections.abc import Callable, Generator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -182,7 +183,7 @@ class Striking:
             gone = host.disk.tally - before
             if gone["torn"] or (gone["lost"] and keep is None):
                 self._struck(fault)
-            self._world.network.after(back_s, lambda host=host: self._start_agent(host))
+            self._world.network.after(back_s, partial(self._start_agent, host))
 
     def _freeze(self, fault: f.Freeze, process: str | None) -> None:
         name = process or fault.process
@@ -327,7 +328,7 @@ class Striking:
         controller = self._world.controller
         for view in () if controller is None else controller.operation_list().operations:
             if view.phase not in ENDED:
-                self.ask(fault, lambda c, op=view.id: c.abort(op, request))
+                self.ask(fault, partial(Controller.abort, op=view.id, request=request))
 
     def _set_replication(self, fault: f.SetReplication) -> None:
         request = views.SetJob(replication=fault.replication)
