@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 
 from rhinoctl.cli.move import end
-from rhinoctl.cli.options import Cluster, Json, NoWait, OpArgument, ends, group
+from rhinoctl.cli.options import Cluster, DryRun, Json, NoWait, OpArgument, ends, group
 from rhinoctl.errors import Exit
 from rhinoctl.ops import operations as ops
 from rhinoctl.render import tables
 from rhinoctl.render.live import OperationProgress
 from rhinoctl.render.output import emit
 
-app = group("Show, follow and abort handovers, failovers and other operations.")
+app = group("Show, follow and end handovers, failovers and other operations.")
 
 
 @app.command("list", **ends("rhinoctl op list", Exit.REFUSED, refused="no controller answers"))
@@ -68,3 +68,27 @@ def abort(
         view = ops.abort(cluster, op, reason=reason, wait=not no_wait, show=progress.show)
     emit(view, as_json, tables.operation_table)
     return Exit.DONE
+
+
+@app.command(
+    **ends(
+        "rhinoctl op revert op-7 --dry-run",
+        *(Exit.REFUSED, Exit.ABORTED, Exit.BUSY, Exit.DEGRADED, Exit.HAS_CHANGES),
+        refused="unknown operation; a failover; not complete; moved on since",
+    )
+)
+def revert(
+    op: OpArgument,
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> int:
+    """Move back what a complete operation has moved, by another operation.
+
+    Vnodes return to the instances that they came from; those that have retired begin anew, and
+    those that the operation began retire. Ctrl-C ends only the waiting, with exit code 130.
+    """
+    with OperationProgress() as progress:
+        view = ops.revert(cluster, op, dry_run=dry_run, wait=not no_wait, show=progress.show)
+    return end(view, dry_run, as_json)

@@ -209,6 +209,11 @@ class ControlClient:
         """Ask for the old layout back; the operation ends in its own time."""
         return self._call("POST", f"{_op(op)}/abort", views.OperationView, request)
 
+    def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
+        """Plan the way back from a complete operation and, unless it is a dry run, begin it; raises
+        CannotRevert and Busy."""
+        return self._call("POST", f"{_op(op)}/revert", views.OperationView, request)
+
     def _call(self, method: str, path: str, kind: type[T], body: object = None) -> T:
         content = None if body is None else codec.dumps(body)
         response = self._send(method, path, content)

@@ -18,6 +18,7 @@ from rhinoctl.control.jobs import Jobs, check_replication, not_ready
 from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import Overview
 from rhinoctl.control.registry import Registry
+from rhinoctl.control.reverts import Reverts
 from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.control.verification import Verifications
 from rhinoctl.control.wishes import Wishes
@@ -83,6 +84,12 @@ class Controller:
             clock=clock,
         )
         self._verifications = Verifications(fleet=self._fleet, jobs=self._jobs, clock=clock)
+        self._reverts = Reverts(
+            registry=self._registry,
+            jobs=self._jobs,
+            failovers=self._failovers,
+            operations=self._operations,
+        )
         self._wishes = Wishes(
             registry=self._registry,
             fleet=self._fleet,
@@ -361,6 +368,9 @@ class Controller:
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
+
+    def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
+        return self._reverts.revert(op, request)
 
 
 def _cannot_persist(fault: OSError) -> Degraded:

@@ -12,7 +12,7 @@ from statistics import median
 
 from rhinoctl import limits
 from rhinoctl.control.ceilings import check_ceilings
-from rhinoctl.control.failovers import NO_OPERATION, Failovers, unknown_worker
+from rhinoctl.control.failovers import Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups
 from rhinoctl.control.jobs import Jobs, check_parallelism
@@ -30,7 +30,7 @@ from rhinoctl.errors import (
     UnknownInstance,
     UnknownVnode,
 )
-from rhinoctl.ids import BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.ids import NO_OPERATION, BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
@@ -56,7 +56,7 @@ class Operations:
 
     def handover(self, name: str, request: views.HandoverRequest) -> views.OperationView:
         """Move vnodes to an instance. Raises UnknownVnode, UnknownInstance, Busy."""
-        document = self._idle(name, dry_run=request.dry_run)
+        document = self.idle(name, dry_run=request.dry_run)
         epoch = self.jobs.epoch(document)
         strange = [v for v in request.vnodes if not 0 <= v < len(epoch.routes)]
         if strange or not request.vnodes:
@@ -72,11 +72,11 @@ class Operations:
             )
         moves = {v: request.to for v in request.vnodes if epoch.routes[v].owner != request.to}
         plan = Plan(before=epoch.instances, instances=epoch.instances, moves=moves)
-        return self._begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
+        return self.begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
 
     def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
         """Another number of instances. Raises ParallelismOutOfRange, Busy, NoSuchWorkers."""
-        document = self._idle(name, dry_run=request.dry_run)
+        document = self.idle(name, dry_run=request.dry_run)
         check_parallelism(request.instances, document.spec.vnodes)
         workers = self._targets()
         if not workers:
@@ -88,7 +88,7 @@ class Operations:
         plan = plan_rescale(epoch, request.instances, workers)
         if plan.empty and not request.dry_run:
             self._asked_for(document, request.instances)
-        return self._begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
+        return self.begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
 
     def _asked_for(self, document: JobDocument, instances: int) -> None:
         """So many instances are what people want from now on."""
@@ -145,7 +145,7 @@ class Operations:
             owned = any(epoch.owned_by(i) for i in origins)
             if not owned and (kind is hm.Kind.SWITCHOVER or not origins):
                 continue
-            document = self._idle(job.spec.name, dry_run=dry_run)
+            document = self.idle(job.spec.name, dry_run=dry_run)
             plan = plan_switchover(
                 epoch,
                 origins,
@@ -161,7 +161,7 @@ class Operations:
                     remedy="name another one with --to, or add workers to the cluster",
                 )
             plans.append((document, epoch, plan))
-        return tuple(self._begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
+        return tuple(self.begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
 
     def _targets(self) -> list[WorkerId]:
         """The live workers that may get vnodes."""
@@ -180,7 +180,9 @@ class Operations:
         event = hm.AbortAsked(reason=request.reason or "asked for")
         return self._step(document, event).view
 
-    def _idle(self, name: str, *, dry_run: bool) -> JobDocument:
+    def idle(self, name: str, *, dry_run: bool) -> JobDocument:
+        """The job of a name, of which no operation runs (which a dry run does not mind). Raises
+        Busy, naming what runs, and Refused."""
         document = self.registry.job(name)
         uid = document.spec.uid
         recovering = self.registry.recovering(uid)
@@ -204,9 +206,19 @@ class Operations:
             )
         return document
 
-    def _begin(
-        self, document: JobDocument, epoch: Epoch, kind: hm.Kind, plan: Plan, *, dry_run: bool
+    def begin(
+        self,
+        document: JobDocument,
+        epoch: Epoch,
+        kind: hm.Kind,
+        plan: Plan,
+        *,
+        dry_run: bool,
+        reverts: OpId = NO_OPERATION,
+        reason: str = "",
     ) -> views.OperationView:
+        """Persist a plan as an operation, or only show it. Raises Refused if a worker that it
+        needs does not answer."""
         concerned = {plan.instances[i] for i in plan.moves.values()}
         concerned |= {epoch.owner_worker(vnode) for vnode in plan.moves}
         addresses = self.fleet.addresses()
@@ -228,6 +240,8 @@ class Operations:
             job=document.spec.uid,
             moves=plan.moves,
             instances=plan.instances,
+            before=plan.before,
+            reason=reason,
             workers={w: addresses[w] for w in set(plan.instances.values()) if w in addresses},
             deadline=now + limits.HANDOVER_DEADLINE_S,
             phase=hm.Phase.COMPLETE if plan.empty else hm.Phase.PLANNED,
@@ -240,7 +254,7 @@ class Operations:
             phase=state.phase,
             moves=plan.moves,
             origins={v: epoch.routes[v].owner for v in plan.moves},
-            reason="",
+            reason=reason,
             times=state.times,
             marker=None,
             pause_ms=None,
@@ -248,6 +262,7 @@ class Operations:
             bytes_moved=0,
             state_bytes=self._state_bytes(document.spec.uid, epoch, plan.moves),
             progress="nothing to move" if plan.empty else "planned",
+            reverts=reverts,
         )
         if idle:
             return view

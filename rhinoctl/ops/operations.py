@@ -19,10 +19,10 @@ from rhinoctl.errors import (
     ParallelismOutOfRange,
     Refused,
 )
-from rhinoctl.ids import InstanceId, Vnode
+from rhinoctl.ids import InstanceId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import LOOK_S, looks
-from rhinoctl.ops.vnodes import format_vnodes, parse_vnodes
+from rhinoctl.ops.vnodes import parse_vnodes
 from rhinoctl.protocol.handover import ENDED, Kind, Phase
 from rhinoctl.protocol.views import (
     AbortRequest,
@@ -30,6 +30,7 @@ from rhinoctl.protocol.views import (
     OperationList,
     OperationView,
     RescaleRequest,
+    RevertRequest,
 )
 
 View = OperationView
@@ -100,20 +101,22 @@ def abort(
     if ended.phase in (Phase.MARKED, Phase.COMPLETE):
         raise Refused(
             f"{op} is past its marker: the vnodes have moved",
-            remedy=f"move them back: {back(ended)}",
+            remedy=f"move them back: `rhinoctl op revert {op}`, once it is complete",
         )
     return ended
 
 
-def back(view: OperationView) -> str:
-    """The commands that undo the moves of an operation, one for each origin."""
-    homes: dict[InstanceId, list[Vnode]] = {}
-    for vnode, origin in view.origins.items():
-        homes.setdefault(origin, []).append(vnode)
-    return ", ".join(
-        f"`rhinoctl handover {view.job} --vnodes {format_vnodes(vnodes)} --to {origin}`"
-        for origin, vnodes in sorted(homes.items())
-    )
+def revert(
+    cluster: str | None, op: str, *, dry_run: bool = False, wait: bool = True, show: Show
+) -> OperationView:
+    """Move back what a complete operation has moved, and watch that to its end.
+
+    Raises UnknownOperation, CannotRevert and Busy, all before anything is touched, and
+    DeadlineExceeded.
+    """
+    with connect(cluster) as client:
+        begun = client.revert(op, RevertRequest(dry_run=dry_run))
+        return follow(client, begun, show) if wait and not dry_run else begun
 
 
 def list_operations(cluster: str | None) -> OperationList:

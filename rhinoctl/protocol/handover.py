@@ -85,7 +85,8 @@ class Facts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
     """One handover. `instances` are those of the job once it is complete, with their workers, and
-    `workers` the addresses of the targets' workers. `proposal` is what is offered to the holder of
+    `before` those that it had when the move was proposed last; `workers` are the addresses of the
+    targets' workers. `proposal` is what is offered to the holder of
     the session now; `armed` the number of the epoch that makes the move. Times are wall seconds.
     """
 
@@ -96,6 +97,7 @@ class Handover:
     instances: Mapping[InstanceId, WorkerId]
     workers: Mapping[WorkerId, str]
     deadline: float
+    before: Mapping[InstanceId, WorkerId] = field(default_factory=dict)
     phase: Phase = Phase.PLANNED
     proposal: Epoch | None = None
     armed: int | None = None
@@ -190,7 +192,8 @@ def _warm(state: Handover, event: Observed, now: float) -> Handover:
     if _unready(state, facts):
         return replace(state, proposal=None)
     armed = _moved(state, facts.epoch)
-    return replace(state, phase=Phase.ARMED, proposal=armed, armed=armed.number)
+    before = facts.epoch.instances  # which a failover may have changed since the plan
+    return replace(state, phase=Phase.ARMED, proposal=armed, armed=armed.number, before=before)
 
 
 def _instances_then(state: Handover, epoch: Epoch) -> Mapping[InstanceId, WorkerId]:

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.ids import (
+    NO_OPERATION,
+    BatchTime,
+    InstanceId,
+    JobName,
+    JobUid,
+    OpId,
+    Vnode,
+    WorkerId,
+)
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import OperatorSpec
@@ -168,6 +177,13 @@ class AbortRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RevertRequest:
+    """Move back what a complete operation has moved."""
+
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequest:
     """Accept another identity of the query: `new_stream` opens the next generation, in which batch
     ids start at 0 again and the state goes on."""
@@ -180,8 +196,9 @@ class OperationView:
     """An operation as people see it. Times are wall seconds by phase; `pause_ms` and `total_ms`
     are None until they are known. Of a failover, `recover_ms` is the time from the decision to the
     first batch that every heir has applied, `replayed_batches` the most that an heir applied from
-    its log before, and `bytes_moved` what heirs fetched of it until then. Without a query at
-    the marker (`live` is false) no batch was held up, and no pause is measured."""
+    its log before, and `bytes_moved` what heirs fetched of it until then. Without a query at the
+    marker (`live` is false) no batch was held up, and no pause is measured. `reverts` names the
+    operation whose moves this one takes back; empty for none."""
 
     id: OpId
     job: JobName
@@ -201,6 +218,7 @@ class OperationView:
     recover_ms: float | None = None
     replayed_batches: int | None = None
     live: bool = True
+    reverts: OpId = NO_OPERATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,3 +154,24 @@ def test_an_abort_that_comes_too_late(controller: FakeController, run: Any, gold
     ended = run("op", "abort", "op-7")
     assert ended.exit_code == Exit.REFUSED
     golden("op-abort-late", ended)
+
+
+def test_revert(serving: FakeController, run: Any, golden: Any) -> None:
+    begun, *later = looks(Phase.PLANNED, Phase.COMPLETE, id=OpId("op-8"), reverts=OpId("op-7"))
+    serving.answers["POST", "/v1/ops/op-7/revert"] = begun
+    serving.answers["GET", "/v1/ops/op-8"] = later
+    ended = run("op", "revert", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-revert", ended)
+    assert serving.asked[0][2] == {"dry_run": False}
+
+
+def test_a_revert_that_leaves_some_where_they_are(
+    serving: FakeController, run: Any, golden: Any
+) -> None:
+    reason = "not all of op-7 goes back: vnode 5: i2 was on worker w3, which is lost"
+    planned = looks(Phase.PLANNED, id=OpId(""), reverts=OpId("op-7"), reason=reason)[0]
+    serving.answers["POST", "/v1/ops/op-7/revert"] = planned
+    ended = run("op", "revert", "op-7", "--dry-run")
+    assert ended.exit_code == Exit.HAS_CHANGES
+    golden("op-revert-dry-run", ended)

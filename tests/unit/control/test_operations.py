@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from rhinoctl import limits
-from rhinoctl.control.operations import NO_OPERATION, pause_s
+from rhinoctl.control.operations import pause_s
 from rhinoctl.errors import (
     Busy,
     Exit,
@@ -17,7 +17,7 @@ from rhinoctl.errors import (
     UnknownOperation,
     UnknownVnode,
 )
-from rhinoctl.ids import BASE, BatchTime, OpId, Vnode, WorkerId
+from rhinoctl.ids import BASE, NO_OPERATION, BatchTime, OpId, Vnode, WorkerId
 from rhinoctl.protocol.handover import Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from tests.unit.control.bench import Bench, Driver, registration
