@@ -140,6 +140,10 @@ LAG_BATCHES_MAX = 1
 HANDOVER_DEADLINE_S = 600.0
 """A handover that cannot arm or mark in this time goes back to the old layout."""
 
+PAUSE_MAX_S = 3600.0
+"""A handover may be paused so long, all pauses together; then it goes back to the old layout, since
+its copies cost disk and network, and no other operation runs meanwhile."""
+
 REQUEST_TIMEOUT_S = {
     "fencing": 2.0,
     "cutting": 5.0,

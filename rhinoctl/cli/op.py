@@ -92,3 +92,38 @@ def revert(
     with OperationProgress() as progress:
         view = ops.revert(cluster, op, dry_run=dry_run, wait=not no_wait, show=progress.show)
     return end(view, dry_run, as_json)
+
+
+@app.command(
+    **ends(
+        "rhinoctl op pause op-7",
+        Exit.REFUSED,
+        refused="unknown operation; its marker may be decided already",
+    )
+)
+def pause(op: OpArgument, cluster: Cluster = None, as_json: Json = False) -> int:
+    """Keep an operation before its marker: copies go on, and no vnode gets another owner.
+
+    A pause is bounded: after an hour, all pauses of an operation together, it is aborted.
+    """
+    emit(ops.pause(cluster, op), as_json, tables.operation_table)
+    return Exit.DONE
+
+
+@app.command(
+    **ends(
+        "rhinoctl op resume op-7",
+        *(Exit.REFUSED, Exit.ABORTED, Exit.DEGRADED),
+        refused="unknown operation; it has ended",
+    )
+)
+def resume(
+    op: OpArgument, no_wait: NoWait = False, cluster: Cluster = None, as_json: Json = False
+) -> int:
+    """Go on with a paused operation; its deadline is as far away as when it was paused.
+
+    Ctrl-C ends only the waiting, with exit code 130: the operation goes on.
+    """
+    with OperationProgress() as progress:
+        view = ops.resume(cluster, op, wait=not no_wait, show=progress.show)
+    return end(view, dry_run=False, as_json=as_json)

@@ -209,6 +209,14 @@ class ControlClient:
         """Ask for the old layout back; the operation ends in its own time."""
         return self._call("POST", f"{_op(op)}/abort", views.OperationView, request)
 
+    def pause(self, op: str) -> views.OperationView:
+        """Keep an operation before its marker; raises CannotPause."""
+        return self._call("POST", f"{_op(op)}/pause", views.OperationView)
+
+    def resume(self, op: str) -> views.OperationView:
+        """Go on with a paused operation; raises CannotPause."""
+        return self._call("POST", f"{_op(op)}/resume", views.OperationView)
+
     def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
         """Plan the way back from a complete operation and, unless it is a dry run, begin it; raises
         CannotRevert and Busy."""

@@ -369,6 +369,12 @@ class Controller:
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
 
+    def pause(self, op: str) -> views.OperationView:
+        return self._operations.pause(op)
+
+    def resume(self, op: str) -> views.OperationView:
+        return self._operations.resume(op)
+
     def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
         return self._reverts.revert(op, request)
 

@@ -24,6 +24,7 @@ from rhinoctl.control.registry import (
 )
 from rhinoctl.errors import (
     Busy,
+    CannotPause,
     DiskFull,
     NoSuchWorkers,
     Refused,
@@ -167,6 +168,46 @@ class Operations:
         """The live workers that may get vnodes."""
         usable = self.failovers.usable()
         return [worker for worker in self.fleet.live() if worker in usable]
+
+    def pause(self, op: str) -> views.OperationView:
+        """Keep an operation before its marker for now. Raises CannotPause for one whose marker may
+        be decided, and for a failover."""
+        document = self._movable(op, "paused")
+        if document.handover.phase is hm.Phase.PAUSED:
+            return document.view
+        if not hm.may_pause(document.handover):
+            view, ended = document.view, document.handover.ended
+            raise CannotPause(
+                f"{view.kind.value} {op} is {view.phase.value}"
+                + ("" if ended else ": its marker may be decided already"),
+                remedy=f"see `rhinoctl op show {op}`"
+                if ended
+                else f"follow it to its end (`rhinoctl op watch {op}`), or ask for the old layout:"
+                f" `rhinoctl op abort {op}`",
+            )
+        return self._step(document, hm.PauseAsked()).view
+
+    def resume(self, op: str) -> views.OperationView:
+        """Go on with a paused operation; nothing to do for one that runs. Raises CannotPause."""
+        document = self._movable(op, "resumed")
+        if document.handover.ended:
+            view = document.view
+            raise CannotPause(
+                f"{view.kind.value} {op} has ended: it is {view.phase.value}"
+                + (f" ({view.reason})" if view.reason else ""),
+                remedy=f"see `rhinoctl op show {op}`; begin it anew if it is still wanted",
+            )
+        if document.handover.phase is not hm.Phase.PAUSED:
+            return document.view
+        return self._step(document, hm.ResumeAsked()).view
+
+    def _movable(self, op: str, what: str) -> OperationDocument:
+        if op in self.registry.failovers:
+            raise CannotPause(
+                f"failover {op} cannot be {what}: batches wait for its heirs",
+                remedy=f"it ends by itself: `rhinoctl op watch {op}`",
+            )
+        return self.registry.operation(op)
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         """Ask for the old layout; what is past its marker completes instead. Raises Refused for a
@@ -430,7 +471,9 @@ class Operations:
         if recovering is not None and recovering.failover.phase is hm.Phase.ARMED:
             proposal, active = recovering.failover.proposal, True
         elif running is not None and not running.handover.ended:
-            proposal, active = running.handover.proposal, True
+            proposal = running.handover.proposal
+            paused = running.handover.phase is hm.Phase.PAUSED
+            active = proposal is not None or not paused
         elif recovering is not None and not recovering.failover.ended:
             proposal, active = None, False  # the heirs come first: copies would take their network
         else:
@@ -459,7 +502,7 @@ _RESCALED = (hm.Kind.RESCALE, hm.Phase.COMPLETE)
 def _progress(state: hm.Handover, moved: int, of: int, following: int) -> str:
     """A few words for people; the phase itself is in the phase field."""
     count = len(state.moves)
-    if state.phase is hm.Phase.WARMING:
+    if state.phase in (hm.Phase.WARMING, hm.Phase.PAUSED):
         if of and moved < of:
             return f"copied {moved >> 20} of {of >> 20} MB"
         return f"{following} of {count} vnodes follow"

@@ -38,7 +38,7 @@ View = OperationView
 
 Show = Callable[[View], None]
 
-WATCH_DEADLINE_S = limits.HANDOVER_DEADLINE_S + 60.0
+WATCH_DEADLINE_S = limits.HANDOVER_DEADLINE_S + limits.PAUSE_MAX_S + 60.0
 """The operation ends by its own deadline; this is for a controller that does not end it."""
 
 MEASURED_S = 3.0
@@ -117,6 +117,21 @@ def revert(
     with connect(cluster) as client:
         begun = client.revert(op, RevertRequest(dry_run=dry_run))
         return follow(client, begun, show) if wait and not dry_run else begun
+
+
+def pause(cluster: str | None, op: str) -> OperationView:
+    """Keep an operation before its marker. Raises UnknownOperation, and CannotPause if it is too
+    late."""
+    with connect(cluster) as client:
+        return client.pause(op)
+
+
+def resume(cluster: str | None, op: str, *, wait: bool = True, show: Show) -> OperationView:
+    """Go on with a paused operation, and watch it to its end. Raises UnknownOperation, CannotPause
+    and DeadlineExceeded."""
+    with connect(cluster) as client:
+        going = client.resume(op)
+        return follow(client, going, show) if wait else going
 
 
 def list_operations(cluster: str | None) -> OperationList:

@@ -31,6 +31,7 @@ STYLES = {
     Health.DOWN: "red",
     Phase.COMPLETE: "green",
     Phase.ABORTED: "yellow",
+    Phase.PAUSED: "yellow",
 }
 
 

@@ -175,3 +175,24 @@ def test_a_revert_that_leaves_some_where_they_are(
     ended = run("op", "revert", "op-7", "--dry-run")
     assert ended.exit_code == Exit.HAS_CHANGES
     golden("op-revert-dry-run", ended)
+
+
+def test_pause_and_resume(serving: FakeController, run: Any, golden: Any) -> None:
+    paused, going, *later = looks(Phase.PAUSED, Phase.WARMING, Phase.COMPLETE)
+    serving.answers["POST", "/v1/ops/op-7/pause"] = paused
+    serving.answers["POST", "/v1/ops/op-7/resume"] = going
+    serving.answers["GET", "/v1/ops/op-7"] = later
+    ended = run("op", "pause", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-pause", ended)
+    ended = run("op", "resume", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-resume", ended)
+
+
+def test_a_pause_that_comes_too_late(controller: FakeController, run: Any, golden: Any) -> None:
+    late = "handover op-7 is armed: its marker may be decided already"
+    controller.answers["POST", "/v1/ops/op-7/pause"] = fake.problem("cannot-pause", late)
+    ended = run("op", "pause", "op-7")
+    assert ended.exit_code == Exit.REFUSED
+    golden("op-pause-late", ended)

@@ -121,3 +121,24 @@ def test_a_rescale_is_reverted_while_records_flow() -> None:
     assert [r.owner for r in after.routes] == [r.owner for r in before.routes]
     world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []
+
+
+def test_a_paused_rescale_waits_with_whole_copies_and_then_goes_on() -> None:
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    before = world.epoch()
+    operation = world.rescale(3)
+    world.call(lambda c: c.pause(operation))
+    world.run(limits.HANDOVER_DEADLINE_S / 20)
+    assert world.operation(operation).phase is Phase.PAUSED
+    assert [r.owner for r in world.epoch().routes] == [r.owner for r in before.routes]
+    moved = world.operation(operation).moves
+    assert all("w3" in world.epoch().full_holders(vnode) for vnode in moved)
+    world.kill_controller()
+    world.start_controller()
+    world.run(1.0)
+    world.call(lambda c: c.resume(operation))
+    assert world.until_ended(operation).phase is Phase.COMPLETE
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
