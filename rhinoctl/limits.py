@@ -140,6 +140,15 @@ LAG_BATCHES_MAX = 1
 HANDOVER_DEADLINE_S = 600.0
 """A handover that cannot arm or mark in this time goes back to the old layout."""
 
+FAILOVER_LATE_S = 60.0
+"""A failover that has stood still for so long is late: everything it waits for takes seconds."""
+
+DISK_LOW_BYTES = 1 << 30
+"""A disk with less room than this is nearly full: compaction and copies need some."""
+
+DISK_FULL_BYTES = 128 << 20
+"""With less than this the next batches may not be sealed."""
+
 PAUSE_MAX_S = 3600.0
 """A handover may be paused so long, all pauses together; then it goes back to the old layout, since
 its copies cost disk and network, and no other operation runs meanwhile."""

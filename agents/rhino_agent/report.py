@@ -10,7 +10,7 @@ from rhino_agent.verification import Verification
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import VnodeUse
-from rhinoctl.protocol.records import NO_WATERMARKS
+from rhinoctl.protocol.records import NO_WATERMARKS, offsets_digest
 from rhinoctl.protocol.verification import BadCheckpoint
 
 
@@ -41,6 +41,7 @@ def job_report(
         ),
         found_bad=upkeep.found_bad,
         scrubbed_bytes=scrub.bytes,
+        offsets=offsets_digest(state.decided.end_offsets) if state.decided is not None else "",
     )
 
 

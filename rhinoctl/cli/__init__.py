@@ -6,7 +6,20 @@ from collections.abc import Sequence
 
 import typer
 
-from rhinoctl.cli import bench, demo, groups, job, local, move, op, status, verify, version, workers
+from rhinoctl.cli import (
+    bench,
+    demo,
+    doctor,
+    groups,
+    job,
+    local,
+    move,
+    op,
+    status,
+    verify,
+    version,
+    workers,
+)
 from rhinoctl.cli.options import group
 from rhinoctl.errors import Exit, RhinoError, UsageError
 from rhinoctl.render.errors import show_error, show_unexpected
@@ -18,7 +31,7 @@ _UsageFault = typer.BadParameter.__mro__[1]
 """What the parser raises; typer has it under another name in each version."""
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
-for each in (demo, status, move, workers, groups, verify, version):
+for each in (demo, status, doctor, move, workers, groups, verify, version):
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),

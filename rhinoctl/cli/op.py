@@ -9,6 +9,8 @@ from rhinoctl.cli.options import Cluster, DryRun, Json, NoWait, OpArgument, ends
 from rhinoctl.errors import Exit
 from rhinoctl.ops import operations as ops
 from rhinoctl.render import tables
+from rhinoctl.render.doctor import repair_table
+from rhinoctl.render.errors import show_error
 from rhinoctl.render.live import OperationProgress
 from rhinoctl.render.output import emit
 
@@ -127,3 +129,22 @@ def resume(
     with OperationProgress() as progress:
         view = ops.resume(cluster, op, wait=not no_wait, show=progress.show)
     return end(view, dry_run=False, as_json=as_json)
+
+
+@app.command(
+    **ends(
+        "rhinoctl op repair op-7",
+        *(Exit.REFUSED, Exit.ABORTED, Exit.DEGRADED),
+        refused="unknown operation",
+        degraded="it has not ended; what it waits for is shown",
+    )
+)
+def repair(op: OpArgument, cluster: Cluster = None, as_json: Json = False) -> int:
+    """Ask the workers of an operation again, and say how it stands or what it waits for.
+
+    No operation ends in a state that only a person can leave: it completes or is aborted by what
+    its workers report. This is for one that is late. What has ended already is left as it is.
+    """
+    view, error = ops.repair(cluster, op)
+    emit(view, as_json, repair_table)
+    return Exit.DONE if error is None else show_error(error, as_json=False)

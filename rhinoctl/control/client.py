@@ -17,6 +17,7 @@ import httpx
 from rhinoctl import errors
 from rhinoctl.ids import JobName, OpId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.wire.secret import Secret
 
 T = TypeVar("T")
@@ -208,6 +209,14 @@ class ControlClient:
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         """Ask for the old layout back; the operation ends in its own time."""
         return self._call("POST", f"{_op(op)}/abort", views.OperationView, request)
+
+    def evidence(self) -> ClusterEvidence:
+        """All that the controller knows, for `rhinoctl doctor`."""
+        return self._call("GET", "/v1/evidence", ClusterEvidence)
+
+    def repair(self, op: str) -> views.RepairView:
+        """Have an operation's workers asked again; what it waits for after that."""
+        return self._call("POST", f"{_op(op)}/repair", views.RepairView)
 
     def pause(self, op: str) -> views.OperationView:
         """Keep an operation before its marker; raises CannotPause."""

@@ -18,6 +18,7 @@ from rhinoctl.control.jobs import Jobs, check_replication, not_ready
 from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import Overview
 from rhinoctl.control.registry import Registry
+from rhinoctl.control.repairs import Repairs
 from rhinoctl.control.reverts import Reverts
 from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.control.verification import Verifications
@@ -25,6 +26,7 @@ from rhinoctl.control.wishes import Wishes
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
+from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.protocol.liveness import Patience
 from rhinoctl.protocol.ports import Clock, Store, Wire
 from rhinoctl.wire import beacon
@@ -84,11 +86,16 @@ class Controller:
             clock=clock,
         )
         self._verifications = Verifications(fleet=self._fleet, jobs=self._jobs, clock=clock)
-        self._reverts = Reverts(
+        self._reverts = Reverts(self._registry, self._jobs, self._failovers, self._operations)
+        self._repairs = Repairs(
+            cluster=settings.cluster,
             registry=self._registry,
+            fleet=self._fleet,
             jobs=self._jobs,
+            groups=self._groups,
             failovers=self._failovers,
             operations=self._operations,
+            clock=clock,
         )
         self._wishes = Wishes(
             registry=self._registry,
@@ -368,6 +375,15 @@ class Controller:
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
+
+    def repair(self, op: str) -> Waiting:
+        """Answered once the operation's workers have, or have had the time to."""
+        ready = self._repairs.repair(op)
+        deadline = self._clock.monotonic() + limits.HEARTBEAT_TIMEOUT_S + limits.HEARTBEAT_S
+        return Waiting(ready=ready, late=lambda: self._repairs.repaired(op), deadline=deadline)
+
+    def evidence(self) -> ClusterEvidence:
+        return self._repairs.evidence(self._overview.store_fault)
 
     def pause(self, op: str) -> views.OperationView:
         return self._operations.pause(op)

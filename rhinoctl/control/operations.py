@@ -344,7 +344,7 @@ class Operations:
             if not document.installed or document.deleted:
                 continue
             uid = document.spec.uid
-            facts = self._facts(document)
+            facts = self.facts(document)
             if facts.epoch.number > document.epoch.number:
                 document = self.registry.put_job(
                     replace(document, epoch=facts.epoch, epoch_from=facts.epoch_from)
@@ -363,7 +363,7 @@ class Operations:
             if view.phase is hm.Phase.COMPLETE and view.pause_ms is None and view.live:
                 self._measure(done)
 
-    def _facts(self, document: JobDocument) -> hm.Facts:
+    def facts(self, document: JobDocument) -> hm.Facts:
         """What is known of a job; the epoch never goes back, whatever workers report."""
         uid = document.spec.uid
         epoch, epoch_from = document.epoch, document.epoch_from

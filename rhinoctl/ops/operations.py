@@ -13,11 +13,13 @@ from rhinoctl import limits
 from rhinoctl.control.client import ControlClient
 from rhinoctl.errors import (
     DeadlineExceeded,
+    Degraded,
     Exit,
     NotRunning,
     OperationAborted,
     ParallelismOutOfRange,
     Refused,
+    RhinoError,
 )
 from rhinoctl.ids import InstanceId
 from rhinoctl.ops.cluster import connect
@@ -29,6 +31,7 @@ from rhinoctl.protocol.views import (
     HandoverRequest,
     OperationList,
     OperationView,
+    RepairView,
     RescaleRequest,
     RevertRequest,
 )
@@ -132,6 +135,30 @@ def resume(cluster: str | None, op: str, *, wait: bool = True, show: Show) -> Op
     with connect(cluster) as client:
         going = client.resume(op)
         return follow(client, going, show) if wait else going
+
+
+def repair(cluster: str | None, op: str) -> tuple[RepairView, RhinoError | None]:
+    """Have the workers of an operation asked again; the controller waits for their answers. Returns
+    how it stands, and what to say if that is not its good end. Raises UnknownOperation."""
+    with connect(cluster) as client:
+        view = client.repair(op)
+    return view, _unrepaired(view)
+
+
+def _unrepaired(view: RepairView) -> RhinoError | None:
+    operation = view.operation
+    if operation.phase in ENDED:
+        return error_of(operation)
+    waits = "; ".join(view.waits_for) or "the next report of its workers"
+    if view.silent:
+        remedy = f"bring worker {', '.join(view.silent)} back, or give it up: `rhinoctl failover`"
+    elif operation.kind is Kind.FAILOVER or operation.phase is Phase.MARKED:
+        remedy = f"it ends by itself: `rhinoctl op watch {operation.id}`"
+    else:
+        remedy = f"follow it: `rhinoctl op watch {operation.id}`, or `rhinoctl op abort` it"
+    return Degraded(
+        f"{operation.id} is {operation.phase.value}: it waits for {waits}", remedy=remedy
+    )
 
 
 def list_operations(cluster: str | None) -> OperationList:

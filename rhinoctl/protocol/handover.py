@@ -203,11 +203,11 @@ def _warm(state: Handover, event: Observed, now: float) -> Handover:
     facts = event.facts
     state = replace(state, instances=_instances_then(state, facts.epoch))
     if now >= state.deadline:
-        lagging = ", ".join(str(vnode) for vnode in sorted(_unready(state, facts)))
+        lagging = ", ".join(str(vnode) for vnode in sorted(unready(state, facts)))
         reason = f"deadline passed while warming; not ready: vnode {lagging or 'none'}"
         return replace(state, phase=Phase.ABORTED, proposal=None, reason=reason)
     state = _gathering(state, facts)
-    if state.proposal is not None or _unready(state, facts):
+    if state.proposal is not None or unready(state, facts):
         return state
     armed = _moved(state, facts.epoch)
     before = facts.epoch.instances  # which a failover may have changed since the plan
@@ -284,7 +284,7 @@ def _has_copy(facts: Facts, worker: WorkerId, vnode: Vnode) -> bool:
     return report is not None and report.use in (VnodeUse.READY, VnodeUse.FOLLOWING)
 
 
-def _unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
+def unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
     """The moved vnodes whose target does not follow within the lag bound yet."""
     lagging = set()
     for vnode, target in _pending(state, facts.epoch).items():

@@ -441,6 +441,17 @@ class VerifyView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepairView:
+    """An operation after its workers were asked again: who was `asked`, who of them is silent, and
+    what it waits for."""
+
+    operation: OperationView
+    asked: tuple[WorkerId, ...]
+    silent: tuple[WorkerId, ...]
+    waits_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
     """It is done; `detail` says what was done."""
 
