@@ -96,6 +96,12 @@ class CannotPause(Refused):
     code = "cannot-pause"
 
 
+class CannotRepairOffsets(Refused):
+    """Spark's offset log and what was decided differ in a way that a repair would make worse."""
+
+    code = "cannot-repair-offsets"
+
+
 class NoSuchWorkers(Refused):
     """The inventory has not the workers that the request needs."""
 

@@ -57,6 +57,7 @@ def build(controller: Controller, token: Secret) -> FastAPI:
     route("GET", "/v1/ops", controller.operation_list)
     route("GET", "/v1/ops/{op}", controller.operation)
     route("POST", "/v1/ops/{op}/abort", controller.abort, views.AbortRequest)
+    route("POST", f"{job}/decided", controller.decided)
     route("GET", "/v1/evidence", controller.evidence)
     route("POST", "/v1/ops/{op}/repair", controller.repair)
     route("POST", "/v1/ops/{op}/pause", controller.pause)

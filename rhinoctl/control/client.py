@@ -28,8 +28,8 @@ CONNECT_S = 1.0
 READ_S = 5.0
 """What only looks is answered from the controller's memory."""
 
-ANSWER_S = 30.0
-"""The longest call takes a session, for which the controller may wait for a silent worker."""
+ANSWER_S = 35.0
+"""The longest calls take a session, or fence one: the controller may wait for a silent worker."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -213,6 +213,11 @@ class ControlClient:
     def evidence(self) -> ClusterEvidence:
         """All that the controller knows, for `rhinoctl doctor`."""
         return self._call("GET", "/v1/evidence", ClusterEvidence)
+
+    def decided(self, name: str) -> views.DecidedView:
+        """The last decided record of a job without a live query; raises SecondSession while it may
+        have one, Busy and WorkerUnreachable."""
+        return self._call("POST", _job(name, "decided"), views.DecidedView)
 
     def repair(self, op: str) -> views.RepairView:
         """Have an operation's workers asked again; what it waits for after that."""

@@ -376,6 +376,20 @@ class Controller:
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
 
+    def decided(self, name: str) -> Waiting:
+        """Answered once every worker of the job has been fenced."""
+        document = self._operations.idle(name, dry_run=False)
+        ready = self._jobs.ask_decided(document)
+
+        def late() -> views.DecidedView:
+            raise DeadlineExceeded(
+                f"job {name}: its workers have not all answered",
+                remedy="see `rhinoctl status`; nothing was changed",
+            )
+
+        deadline = self._clock.monotonic() + limits.FENCE_DEADLINE_S + limits.HEARTBEAT_S
+        return Waiting(ready=ready, late=late, deadline=deadline)
+
     def repair(self, op: str) -> Waiting:
         """Answered once the operation's workers have, or have had the time to."""
         ready = self._repairs.repair(op)

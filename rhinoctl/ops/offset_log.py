@@ -10,10 +10,12 @@ is committed, and ``metadata`` has the query's id. Beside each may be a checksum
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rhinoctl.config.cluster import replace_file, writing_in
 from rhinoctl.errors import UsageError
 from rhinoctl.protocol.evidence import OffsetLog
 from rhinoctl.protocol.records import offsets_digest
@@ -142,3 +144,76 @@ def newest_offsets(path: Path) -> int:
 def newest_commit(path: Path) -> int:
     """The newest batch that Spark has committed, -1 for none."""
     return _newest(path / "commits")
+
+
+# --- mending -------------------------------------------------------------------------------------
+
+
+def entry_for(path: Path, batch: int, offsets: str, batch_time_ms: int) -> Entry:
+    """The entry that a batch of these offsets has: with the settings of the entry that is there, as
+    far as it can be read, or of the one before, and the watermark that the last commit left."""
+    version = "v1" if isinstance(json.loads(offsets), list) else "v2"
+    metadata = _metadata(path, batch) or _metadata(path, batch - 1) or {"conf": {}}
+    watermark = _watermark_after(path, batch - 1, metadata.get("batchWatermarkMs", 0))
+    known = {**metadata, "batchWatermarkMs": watermark, "batchTimestampMs": batch_time_ms}
+    return Entry(version=version, metadata=known, offsets=offsets)
+
+
+def _metadata(path: Path, batch: int) -> dict[str, Any] | None:
+    """The metadata of an entry whose offsets may be torn; None if it cannot be read."""
+    try:
+        lines = (path / "offsets" / str(batch)).read_text("utf-8").split("\n")
+        found = json.loads(lines[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return found if isinstance(found, dict) and "conf" in found else None
+
+
+def _watermark_after(path: Path, batch: int, otherwise: int) -> int:
+    """The watermark of the batch after a committed one."""
+    try:
+        lines = (path / "commits" / str(batch)).read_text("utf-8").split("\n")
+        return int(json.loads(lines[1])["nextBatchWatermarkMs"])
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
+        return otherwise
+
+
+def text_of(entry: Entry) -> str:
+    """An entry as Spark writes it."""
+    known = json.loads(entry.offsets)
+    if entry.version == "v1":
+        lines = ["-" if text is None else text for text in known]
+    else:
+        lines = [f"{name}:{'-' if text is None else text}" for name, text in known.items()]
+    metadata = json.dumps(entry.metadata, separators=(",", ":"))
+    return "\n".join([entry.version, metadata, *lines])
+
+
+def write_entry(path: Path, batch: int, entry: Entry) -> Path | None:
+    """Replace an entry, atomically. What was there is kept in a directory of its own beside the
+    log, whose name is returned; None if nothing was. Raises UnwritableDirectory.
+
+    The checksum goes first: Spark reads a file without one, and refuses one with a wrong one.
+    """
+    file = path / "offsets" / str(batch)
+    checksum = file.with_name(f".{batch}.crc")
+    kept: Path | None = None
+    if file.exists() or checksum.exists():
+        kept = _fresh(path / f"offsets-before-repair-of-{batch}")
+        with writing_in(path):
+            kept.mkdir()
+            for each in (file, checksum):
+                if each.exists():
+                    shutil.copy2(each, kept / each.name)
+            checksum.unlink(missing_ok=True)
+    replace_file(file, text_of(entry).encode())
+    return kept
+
+
+def _fresh(directory: Path) -> Path:
+    """A name that nothing has: a second repair does not replace what the first has kept."""
+    number, name = 1, directory
+    while name.exists():
+        number += 1
+        name = directory.with_name(f"{directory.name}.{number}")
+    return name

@@ -441,6 +441,20 @@ class VerifyView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedView:
+    """The last decided record of a job without a live query, found by a fence: its batch (None
+    before the first), and Spark's offsets and batch time in it."""
+
+    job: JobName
+    query_id: str
+    generation: int
+    batch: BatchTime | None
+    start_offsets: str
+    end_offsets: str
+    batch_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairView:
     """An operation after its workers were asked again: who was `asked`, who of them is silent, and
     what it waits for."""

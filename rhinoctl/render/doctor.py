@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rhinoctl.ops.doctor import Diagnosis
+from rhinoctl.ops.repair_offsets import RepairedOffsets
 from rhinoctl.protocol.diagnosis import Finding, State
 from rhinoctl.protocol.views import RepairView
 from rhinoctl.render.tables import facts, operation_table, spaced
@@ -43,3 +44,14 @@ def repair_table(view: RepairView) -> RenderableType:
     if view.waits_for:
         told["waits for"] = "; ".join(view.waits_for)
     return spaced([operation_table(view.operation), facts(told) if told else None])
+
+
+def repaired_offsets_table(done: RepairedOffsets) -> RenderableType:
+    """What is written, and where the old file is."""
+    if not done.change:
+        return Text(f"nothing to do: {done.file} has the decided offsets of batch {done.batch}")
+    told = {"before": done.before, "decided": done.after}
+    if done.kept:
+        told["kept"] = done.kept
+    verb = "is written" if done.written else "would be written"
+    return spaced([Text(f"{done.file} {verb}: batch {done.batch} of job {done.job}"), facts(told)])

@@ -40,7 +40,8 @@ def test_the_issue_s_verbs_are_there() -> None:
     wanted = (
         "demo status handover rescale local-up local-down local-status job-list job-show job-bind"
         " job-set job-delete op-list op-show op-watch op-abort op-revert op-pause"
-        " op-resume op-repair doctor version bench-steady"
+        " op-resume op-repair doctor"
+        " job-repair-offsets version bench-steady"
         " failover switchover drain checkpoint groups-show groups-plan groups-apply verify"
     )
     assert {"-".join(path) for path, _ in LEAVES} == set(wanted.split())

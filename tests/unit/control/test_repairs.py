@@ -5,14 +5,21 @@ import copy
 import pytest
 
 from rhinoctl import limits
-from rhinoctl.errors import UnknownOperation
-from rhinoctl.ids import OpId, WorkerId
+from rhinoctl.errors import (
+    Busy,
+    DeadlineExceeded,
+    SecondSession,
+    UnknownOperation,
+    WorkerUnreachable,
+)
+from rhinoctl.ids import BatchTime, OpId, WorkerId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.batches import FaultKind
 from rhinoctl.protocol.diagnosis import Check, Facts, diagnose
 from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.store import FakeStore
-from tests.unit.control.bench import Bench
+from tests.unit.control.bench import NAME, Bench
 from tests.unit.control.test_operations import hold_copies, run_to, started
 
 W2 = WorkerId("w2")
@@ -88,3 +95,55 @@ def test_a_job_that_the_controller_does_not_know_is_found() -> None:
     bench.restart_controller()
     bench.run(1.0)
     assert checks(bench) == {Check.UNKNOWN_JOB}
+
+
+# --- what was decided last -----------------------------------------------------------------------
+
+
+def decided(bench: Bench) -> views.DecidedView:
+    view: views.DecidedView = bench.call(lambda c: c.decided(NAME))
+    return view
+
+
+def test_the_last_decided_record_is_found_by_a_fence() -> None:
+    """No older run of the query can decide anything after that (invariant 10)."""
+    bench = started()
+    assert decided(bench).batch is None
+    driver = bench.driver()
+    driver.go_on(4)
+    with pytest.raises(SecondSession):
+        decided(bench)
+    bench.run(limits.SESSION_LIVE_S + 1.0)
+    for worker in bench.workers.values():
+        worker.restart()  # none of them knows its newest record to be decided
+    view = decided(bench)
+    assert (view.batch, view.start_offsets, view.end_offsets) == (BatchTime(0, 3), "3", "4")
+    assert view.query_id == "q1"
+    zombie = driver.decide()
+    assert zombie.fault is not None
+    assert zombie.fault.kind is FaultKind.FENCED
+
+
+def test_an_epoch_record_repeats_the_offsets() -> None:
+    bench = started()
+    bench.driver().go_on(4)
+    bench.run(limits.SESSION_LIVE_S + 1.0)
+    run_to(bench, bench.handover(0, to="i1").id, Phase.COMPLETE)
+    bench.run(1.0)
+    assert (decided(bench).batch, decided(bench).end_offsets) == (BatchTime(0, 3), "4")
+
+
+def test_what_was_decided_is_not_told_while_a_worker_is_silent_or_an_operation_runs() -> None:
+    bench = started()
+    hold_copies(bench)
+    op = bench.handover(0, to="i1").id
+    with pytest.raises(Busy, match=op):
+        decided(bench)
+    bench.abort(op)
+    run_to(bench, op, Phase.ABORTED)
+    bench.run(2.0)
+    bench.workers[W2].silent = True
+    call = bench.submit(lambda c: c.decided(NAME))
+    bench.until(lambda: call.ended)
+    with pytest.raises((WorkerUnreachable, DeadlineExceeded)):
+        call.result()
