@@ -143,11 +143,8 @@ HANDOVER_DEADLINE_S = 600.0
 FAILOVER_LATE_S = 60.0
 """A failover that has stood still for so long is late: everything it waits for takes seconds."""
 
-DISK_LOW_BYTES = 1 << 30
-"""A disk with less room than this is nearly full: compaction and copies need some."""
-
-DISK_FULL_BYTES = 128 << 20
-"""With less than this the next batches may not be sealed."""
+DISK_FULL_BYTES = 32 << 20
+"""With less room than this the next batches may not be sealed."""
 
 PAUSE_MAX_S = 3600.0
 """A handover may be paused so long, all pauses together; then it goes back to the old layout, since

@@ -88,11 +88,7 @@ class Controller:
         self._verifications = Verifications(fleet=self._fleet, jobs=self._jobs, clock=clock)
         self._reverts = Reverts(self._registry, self._jobs, self._failovers, self._operations)
         self._repairs = Repairs(
-            cluster=settings.cluster,
-            registry=self._registry,
-            fleet=self._fleet,
-            jobs=self._jobs,
-            groups=self._groups,
+            *(settings.cluster, self._registry, self._fleet, self._jobs, self._groups),
             failovers=self._failovers,
             operations=self._operations,
             clock=clock,

@@ -201,7 +201,7 @@ def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
         yield from _not_empty(cluster, worker)
         if worker.live and worker.report is not None:
             free = worker.report.free_bytes
-            if free < limits.DISK_LOW_BYTES:
+            if free < limits.ROOM_LOW_BYTES:
                 full = free < limits.DISK_FULL_BYTES
                 yield Finding(
                     check=Check.DISK_LOW,

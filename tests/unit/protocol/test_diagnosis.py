@@ -228,7 +228,7 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         "rhinoctl drain w2",
     ),
     "a disk that is nearly full": (
-        cluster(worker(W1, free_bytes=limits.DISK_LOW_BYTES - 1)),
+        cluster(worker(W1, free_bytes=limits.ROOM_LOW_BYTES - 1)),
         Check.DISK_LOW,
         POOR,
         "nearly",
