@@ -84,6 +84,24 @@ class UnknownOperation(Refused):
     code = "unknown-operation"
 
 
+class CannotRevert(Refused):
+    """An operation whose moves cannot be taken back; says why."""
+
+    code = "cannot-revert"
+
+
+class CannotPause(Refused):
+    """An operation that cannot stay where it is, or that is not paused."""
+
+    code = "cannot-pause"
+
+
+class CannotRepairOffsets(Refused):
+    """Spark's offset log and what was decided differ in a way that a repair would make worse."""
+
+    code = "cannot-repair-offsets"
+
+
 class NoSuchWorkers(Refused):
     """The inventory has not the workers that the request needs."""
 

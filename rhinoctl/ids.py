@@ -26,6 +26,9 @@ Vnode = NewType("Vnode", int)
 OpId = NewType("OpId", str)
 """An operation of the controller, e.g. ``op-7``."""
 
+NO_OPERATION = OpId("")
+"""Stands for the id of an operation that was only planned, or of none."""
+
 Incarnation = NewType("Incarnation", int)
 """One start of a process; grows with every start and is persisted before it serves."""
 

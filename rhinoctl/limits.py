@@ -140,6 +140,16 @@ LAG_BATCHES_MAX = 1
 HANDOVER_DEADLINE_S = 600.0
 """A handover that cannot arm or mark in this time goes back to the old layout."""
 
+FAILOVER_LATE_S = 60.0
+"""A failover that has stood still for so long is late: everything it waits for takes seconds."""
+
+DISK_FULL_BYTES = 32 << 20
+"""With less room than this the next batches may not be sealed."""
+
+PAUSE_MAX_S = 3600.0
+"""A handover may be paused so long, all pauses together; then it goes back to the old layout, since
+its copies cost disk and network, and no other operation runs meanwhile."""
+
 REQUEST_TIMEOUT_S = {
     "fencing": 2.0,
     "cutting": 5.0,

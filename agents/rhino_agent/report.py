@@ -11,7 +11,7 @@ from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.claims import Keepsake, Memo
 from rhinoctl.protocol.jobs import VnodeUse
-from rhinoctl.protocol.records import NO_WATERMARKS
+from rhinoctl.protocol.records import NO_WATERMARKS, offsets_digest
 from rhinoctl.protocol.verification import BadCheckpoint
 
 
@@ -42,6 +42,7 @@ def job_report(
         ),
         found_bad=upkeep.found_bad,
         scrubbed_bytes=scrub.bytes,
+        offsets=offsets_digest(state.decided.end_offsets) if state.decided is not None else "",
     )
 
 

@@ -10,6 +10,7 @@ from rhinoctl.cli import (
     bench,
     controller,
     demo,
+    doctor,
     groups,
     job,
     local,
@@ -31,7 +32,7 @@ _UsageFault = typer.BadParameter.__mro__[1]
 """What the parser raises; typer has it under another name in each version."""
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
-for each in (demo, status, move, workers, groups, verify, version):
+for each in (demo, status, doctor, move, workers, groups, verify, version):
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),

@@ -7,7 +7,9 @@ import typer
 from rhinoctl.cli.options import Cluster, JobArgument, Json, confirm, ends, group
 from rhinoctl.errors import Exit
 from rhinoctl.ops import jobs as ops
+from rhinoctl.ops import repair_offsets as offsets
 from rhinoctl.render import tables
+from rhinoctl.render.doctor import repaired_offsets_table
 from rhinoctl.render.output import emit
 
 app = group("Show, set, bind and delete jobs.")
@@ -89,3 +91,36 @@ def delete(
     confirm(f"Delete job {job} and all its state?", yes=yes)
     emit(ops.delete_job(cluster, job), as_json, tables.acknowledged_text)
     return Exit.DONE
+
+
+@app.command(
+    "repair-offsets",
+    **ends(
+        "rhinoctl job repair-offsets clicks --checkpoint /data/clicks/checkpoint --dry-run",
+        *(Exit.REFUSED, Exit.BUSY, Exit.DEGRADED, Exit.HAS_CHANGES),
+        refused="unknown job; its query may be live; not safe",
+        degraded="not all workers answer",
+    ),
+)
+def repair_offsets(
+    job: JobArgument,
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="The query's checkpoint directory, a local one."
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be written; exit 10 if anything.")
+    ] = False,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> int:
+    """Write the decided offsets of the last batch back into Spark's offset log.
+
+    For a query that is refused because the offsets of a batch differ from the decided ones, or that
+    cannot read them. The query must not run. What was there is kept beside the log.
+    """
+    done = offsets.repair_offsets(cluster, job, checkpoint=checkpoint, dry_run=dry_run)
+    emit(done, as_json, repaired_offsets_table)
+    return offsets.exit_of(done)

@@ -58,6 +58,12 @@ def build(controller: Controller, token: Secret) -> FastAPI:
     route("GET", "/v1/ops", controller.operation_list)
     route("GET", "/v1/ops/{op}", controller.operation)
     route("POST", "/v1/ops/{op}/abort", controller.abort, views.AbortRequest)
+    route("POST", f"{job}/decided", controller.decided)
+    route("GET", "/v1/evidence", controller.evidence)
+    route("POST", "/v1/ops/{op}/repair", controller.repair)
+    route("POST", "/v1/ops/{op}/pause", controller.pause)
+    route("POST", "/v1/ops/{op}/resume", controller.resume)
+    route("POST", "/v1/ops/{op}/revert", controller.revert, views.RevertRequest)
     return app
 
 

@@ -17,6 +17,7 @@ import httpx
 from rhinoctl import errors
 from rhinoctl.ids import JobName, OpId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.wire.secret import Secret
 
 T = TypeVar("T")
@@ -27,8 +28,8 @@ CONNECT_S = 1.0
 READ_S = 5.0
 """What only looks is answered from the controller's memory."""
 
-ANSWER_S = 30.0
-"""The longest call takes a session, for which the controller may wait for a silent worker."""
+ANSWER_S = 35.0
+"""The longest calls take a session, or fence one: the controller may wait for a silent worker."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -212,6 +213,32 @@ class ControlClient:
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         """Ask for the old layout back; the operation ends in its own time."""
         return self._call("POST", f"{_op(op)}/abort", views.OperationView, request)
+
+    def evidence(self) -> ClusterEvidence:
+        """All that the controller knows, for `rhinoctl doctor`."""
+        return self._call("GET", "/v1/evidence", ClusterEvidence)
+
+    def decided(self, name: str) -> views.DecidedView:
+        """The last decided record of a job without a live query; raises SecondSession while it may
+        have one, Busy and WorkerUnreachable."""
+        return self._call("POST", _job(name, "decided"), views.DecidedView)
+
+    def repair(self, op: str) -> views.RepairView:
+        """Have an operation's workers asked again; what it waits for after that."""
+        return self._call("POST", f"{_op(op)}/repair", views.RepairView)
+
+    def pause(self, op: str) -> views.OperationView:
+        """Keep an operation before its marker; raises CannotPause."""
+        return self._call("POST", f"{_op(op)}/pause", views.OperationView)
+
+    def resume(self, op: str) -> views.OperationView:
+        """Go on with a paused operation; raises CannotPause."""
+        return self._call("POST", f"{_op(op)}/resume", views.OperationView)
+
+    def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
+        """Plan the way back from a complete operation and, unless it is a dry run, begin it; raises
+        CannotRevert and Busy."""
+        return self._call("POST", f"{_op(op)}/revert", views.OperationView, request)
 
     def _call(self, method: str, path: str, kind: type[T], body: object = None) -> T:
         content = None if body is None else codec.dumps(body)

@@ -20,12 +20,15 @@ from rhinoctl.control.operations import Operations
 from rhinoctl.control.overview import RECOVER, Overview, store_refused
 from rhinoctl.control.recovery import Recovery
 from rhinoctl.control.registry import Registry
+from rhinoctl.control.repairs import Repairs
+from rhinoctl.control.reverts import Reverts
 from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.control.verification import Verifications
 from rhinoctl.control.wishes import Wishes
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError, StoreRefused
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
+from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.protocol.liveness import Patience
 from rhinoctl.protocol.ports import Clock, Store, Wire
 from rhinoctl.wire import beacon
@@ -116,6 +119,13 @@ class Controller:
             clock=clock,
         )
         self._verifications = Verifications(fleet=self._fleet, jobs=self._jobs, clock=clock)
+        self._reverts = Reverts(self._registry, self._jobs, self._failovers, self._operations)
+        self._repairs = Repairs(
+            *(settings.cluster, self._registry, self._fleet, self._jobs, self._groups),
+            failovers=self._failovers,
+            operations=self._operations,
+            clock=clock,
+        )
         self._wishes = Wishes(
             registry=self._registry,
             fleet=self._fleet,
@@ -449,6 +459,38 @@ class Controller:
     @_acting
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
+
+    def decided(self, name: str) -> Waiting:
+        """Answered once every worker of the job has been fenced."""
+        document = self._operations.idle(name, dry_run=False)
+        ready = self._jobs.ask_decided(document)
+
+        def late() -> views.DecidedView:
+            raise DeadlineExceeded(
+                f"job {name}: its workers have not all answered",
+                remedy="see `rhinoctl status`; nothing was changed",
+            )
+
+        deadline = self._clock.monotonic() + limits.FENCE_DEADLINE_S + limits.HEARTBEAT_S
+        return Waiting(ready=ready, late=late, deadline=deadline)
+
+    def repair(self, op: str) -> Waiting:
+        """Answered once the operation's workers have, or have had the time to."""
+        ready = self._repairs.repair(op)
+        deadline = self._clock.monotonic() + limits.HEARTBEAT_TIMEOUT_S + limits.HEARTBEAT_S
+        return Waiting(ready=ready, late=lambda: self._repairs.repaired(op), deadline=deadline)
+
+    def evidence(self) -> ClusterEvidence:
+        return self._repairs.evidence(self._overview.store_fault)
+
+    def pause(self, op: str) -> views.OperationView:
+        return self._operations.pause(op)
+
+    def resume(self, op: str) -> views.OperationView:
+        return self._operations.resume(op)
+
+    def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
+        return self._reverts.revert(op, request)
 
 
 def _cannot_persist(fault: OSError) -> Degraded:

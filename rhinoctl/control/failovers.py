@@ -14,7 +14,7 @@ from rhinoctl.control.groups import Groups
 from rhinoctl.control.jobs import Jobs
 from rhinoctl.control.registry import FailoverDocument, JobDocument, Registry
 from rhinoctl.errors import HealthyTarget, NoCopy, NoSuchWorkers, UnknownWorker, UsageError
-from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.ids import NO_OPERATION, BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import recovery, views
 from rhinoctl.protocol.epochs import Epoch
@@ -24,9 +24,6 @@ from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import Failover
 
 log = logging.getLogger("rhino.controller")
-
-NO_OPERATION = OpId("")
-"""Stands for the id of a failover that was only planned."""
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import logging
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
@@ -10,6 +11,7 @@ from rhinoctl.control.ceilings import check_ceilings
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.registry import JobDocument, Registry, session_after
 from rhinoctl.errors import (
+    Busy,
     DeadlineExceeded,
     IdentityChanged,
     NoSuchWorkers,
@@ -17,6 +19,7 @@ from rhinoctl.errors import (
     Refused,
     SecondSession,
     UsageError,
+    WorkerUnreachable,
 )
 from rhinoctl.ids import BASE, BatchTime, JobUid, WorkerId
 from rhinoctl.protocol import batches, views
@@ -66,6 +69,7 @@ class Jobs:
         self._not_before: dict[JobUid, float] = {}
         self._written: dict[JobUid, int] = {}
         self.changes: dict[JobUid, BatchRun] = {}
+        self._questions: dict[JobUid, BatchRun] = {}
 
     # --- registration ----------------------------------------------------------------------------
 
@@ -177,6 +181,7 @@ class Jobs:
     def forget(self, uid: JobUid) -> None:
         """The job is deleted: let go of what was under way for it."""
         self.changes.pop(uid, None)
+        self._questions.pop(uid, None)
         self._presence.pop(uid, None)
         self._not_before.pop(uid, None)
         self._written.pop(uid, None)
@@ -336,6 +341,8 @@ class Jobs:
         under_way = self.changes.get(uid)
         if change.is_cut and under_way is not None and under_way.state.task.change != change:
             del self.changes[uid]
+        if uid in self._questions and not change.is_cut:
+            return
         if uid in self.changes or self._clock.monotonic() < self._not_before.get(uid, 0.0):
             return
         if change.number <= self._written.get(uid, 0):
@@ -354,9 +361,38 @@ class Jobs:
             addresses=self._fleet.addresses(),
         )
 
+    def ask_decided(self, document: JobDocument) -> Callable[[], views.DecidedView | None]:
+        """Find the last decided record by a fence under a session of the controller's own, which no
+        older run of the query outlives. Returns what tells it (None: not yet), or raises
+        WorkerUnreachable. Raises SecondSession while a query may live, and Busy."""
+        uid, name = document.spec.uid, document.spec.name
+        if self.may_be_live(uid):
+            raise SecondSession(
+                f"job {name} has a live query, or had one a moment ago",
+                remedy=f"stop the query, then ask again after {limits.SESSION_LIVE_S:.0f} s",
+            )
+        if uid in self.changes or uid in self._questions:
+            raise Busy(
+                f"an epoch record of job {name} is being written, or its workers are being asked",
+                remedy="try again in a moment",
+            )
+        session = self._registry.next_session(uid)
+        lineage = Lineage(
+            cluster=self._cluster, job=uid, session=session, epoch=self.epoch(document)
+        )
+        run = self._questions[uid] = BatchRun(
+            wire=self._wire,
+            clock=self._clock,
+            lineage=lineage,
+            task=batches.Task(time=BASE),  # no batch: it ends where the fence has placed it
+            addresses=self._fleet.addresses(),
+        )
+        return lambda: _decided_view(document, run.state) if run.ended else None
+
     def deliver(self, envelope: Envelope) -> bool:
-        """Give an answer to the epoch change that asked for it."""
-        return any(run.deliver(envelope) for run in list(self.changes.values()))
+        """Give an answer to the epoch change, or the question, that asked for it."""
+        runs = [*self.changes.values(), *self._questions.values()]
+        return any(run.deliver(envelope) for run in runs)
 
     def tick(self) -> None:
         """Install new jobs, and go on with epoch records under way."""
@@ -364,6 +400,10 @@ class Jobs:
             uid = document.spec.uid
             if not document.installed and not document.deleted and uid not in self.changes:
                 self.change_epoch(uid, document.epoch)
+        for uid, run in list(self._questions.items()):
+            run.tick()
+            if run.ended:
+                del self._questions[uid]
         for uid, run in list(self.changes.items()):
             run.tick()
             if run.ended:
@@ -383,6 +423,26 @@ class Jobs:
         self._not_before[uid] = self._clock.monotonic() + limits.CHANGE_PAUSE_S
         fault = state.fault
         log.warning("epoch-change-failed job=%s fault=%s", uid, fault)
+
+
+def _decided_view(document: JobDocument, state: batches.BatchState) -> views.DecidedView:
+    """What a fence has shown. Raises WorkerUnreachable if it did not come to an end."""
+    last, fault = state.lineage.last, state.fault
+    if not state.lineage.fenced:
+        raise WorkerUnreachable(
+            f"job {document.spec.name}: {fault.detail if fault is not None else 'no answer'}"
+            + (f" from worker {', '.join(fault.workers)}" if fault and fault.workers else ""),
+            remedy="all workers of the job's epoch must answer: see `rhinoctl status`",
+        )
+    return views.DecidedView(
+        job=document.spec.name,
+        query_id=document.query_id,
+        generation=document.generation,
+        batch=last.time if last is not None and last.time.batch >= 0 else None,
+        start_offsets=last.start_offsets if last is not None else "",
+        end_offsets=last.end_offsets if last is not None else "",
+        batch_time_ms=last.batch_time_ms if last is not None else 0,
+    )
 
 
 def check_name(name: str) -> None:

@@ -12,7 +12,7 @@ from statistics import median
 
 from rhinoctl import limits
 from rhinoctl.control.ceilings import check_ceilings
-from rhinoctl.control.failovers import NO_OPERATION, Failovers, unknown_worker
+from rhinoctl.control.failovers import Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups
 from rhinoctl.control.jobs import Jobs, check_parallelism
@@ -24,13 +24,14 @@ from rhinoctl.control.registry import (
 )
 from rhinoctl.errors import (
     Busy,
+    CannotPause,
     DiskFull,
     NoSuchWorkers,
     Refused,
     UnknownInstance,
     UnknownVnode,
 )
-from rhinoctl.ids import BatchTime, InstanceId, JobUid, Vnode, WorkerId
+from rhinoctl.ids import NO_OPERATION, BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
@@ -56,7 +57,7 @@ class Operations:
 
     def handover(self, name: str, request: views.HandoverRequest) -> views.OperationView:
         """Move vnodes to an instance. Raises UnknownVnode, UnknownInstance, Busy."""
-        document = self._idle(name, dry_run=request.dry_run)
+        document = self.idle(name, dry_run=request.dry_run)
         epoch = self.jobs.epoch(document)
         strange = [v for v in request.vnodes if not 0 <= v < len(epoch.routes)]
         if strange or not request.vnodes:
@@ -72,11 +73,11 @@ class Operations:
             )
         moves = {v: request.to for v in request.vnodes if epoch.routes[v].owner != request.to}
         plan = Plan(before=epoch.instances, instances=epoch.instances, moves=moves)
-        return self._begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
+        return self.begin(document, epoch, hm.Kind.HANDOVER, plan, dry_run=request.dry_run)
 
     def rescale(self, name: str, request: views.RescaleRequest) -> views.OperationView:
         """Another number of instances. Raises ParallelismOutOfRange, Busy, NoSuchWorkers."""
-        document = self._idle(name, dry_run=request.dry_run)
+        document = self.idle(name, dry_run=request.dry_run)
         check_parallelism(request.instances, document.spec.vnodes)
         workers = self._targets()
         if not workers:
@@ -88,7 +89,7 @@ class Operations:
         plan = plan_rescale(epoch, request.instances, workers)
         if plan.empty and not request.dry_run:
             self._asked_for(document, request.instances)
-        return self._begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
+        return self.begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
 
     def _asked_for(self, document: JobDocument, instances: int) -> None:
         """So many instances are what people want from now on."""
@@ -145,7 +146,7 @@ class Operations:
             owned = any(epoch.owned_by(i) for i in origins)
             if not owned and (kind is hm.Kind.SWITCHOVER or not origins):
                 continue
-            document = self._idle(job.spec.name, dry_run=dry_run)
+            document = self.idle(job.spec.name, dry_run=dry_run)
             plan = plan_switchover(
                 epoch,
                 origins,
@@ -161,12 +162,52 @@ class Operations:
                     remedy="name another one with --to, or add workers to the cluster",
                 )
             plans.append((document, epoch, plan))
-        return tuple(self._begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
+        return tuple(self.begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
 
     def _targets(self) -> list[WorkerId]:
         """The live workers that may get vnodes."""
         usable = self.failovers.usable()
         return [worker for worker in self.fleet.live() if worker in usable]
+
+    def pause(self, op: str) -> views.OperationView:
+        """Keep an operation before its marker for now. Raises CannotPause for one whose marker may
+        be decided, and for a failover."""
+        document = self._movable(op, "paused")
+        if document.handover.phase is hm.Phase.PAUSED:
+            return document.view
+        if not hm.may_pause(document.handover):
+            view, ended = document.view, document.handover.ended
+            raise CannotPause(
+                f"{view.kind.value} {op} is {view.phase.value}"
+                + ("" if ended else ": its marker may be decided already"),
+                remedy=f"see `rhinoctl op show {op}`"
+                if ended
+                else f"follow it to its end (`rhinoctl op watch {op}`), or ask for the old layout:"
+                f" `rhinoctl op abort {op}`",
+            )
+        return self._step(document, hm.PauseAsked()).view
+
+    def resume(self, op: str) -> views.OperationView:
+        """Go on with a paused operation; nothing to do for one that runs. Raises CannotPause."""
+        document = self._movable(op, "resumed")
+        if document.handover.ended:
+            view = document.view
+            raise CannotPause(
+                f"{view.kind.value} {op} has ended: it is {view.phase.value}"
+                + (f" ({view.reason})" if view.reason else ""),
+                remedy=f"see `rhinoctl op show {op}`; begin it anew if it is still wanted",
+            )
+        if document.handover.phase is not hm.Phase.PAUSED:
+            return document.view
+        return self._step(document, hm.ResumeAsked()).view
+
+    def _movable(self, op: str, what: str) -> OperationDocument:
+        if op in self.registry.failovers:
+            raise CannotPause(
+                f"failover {op} cannot be {what}: batches wait for its heirs",
+                remedy=f"it ends by itself: `rhinoctl op watch {op}`",
+            )
+        return self.registry.operation(op)
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         """Ask for the old layout; what is past its marker completes instead. Raises Refused for a
@@ -180,7 +221,9 @@ class Operations:
         event = hm.AbortAsked(reason=request.reason or "asked for")
         return self._step(document, event).view
 
-    def _idle(self, name: str, *, dry_run: bool) -> JobDocument:
+    def idle(self, name: str, *, dry_run: bool) -> JobDocument:
+        """The job of a name, of which no operation runs (which a dry run does not mind). Raises
+        Busy, naming what runs, and Refused."""
         document = self.registry.job(name)
         uid = document.spec.uid
         recovering = self.registry.recovering(uid)
@@ -204,9 +247,19 @@ class Operations:
             )
         return document
 
-    def _begin(
-        self, document: JobDocument, epoch: Epoch, kind: hm.Kind, plan: Plan, *, dry_run: bool
+    def begin(
+        self,
+        document: JobDocument,
+        epoch: Epoch,
+        kind: hm.Kind,
+        plan: Plan,
+        *,
+        dry_run: bool,
+        reverts: OpId = NO_OPERATION,
+        reason: str = "",
     ) -> views.OperationView:
+        """Persist a plan as an operation, or only show it. Raises Refused if a worker that it
+        needs does not answer."""
         concerned = {plan.instances[i] for i in plan.moves.values()}
         concerned |= {epoch.owner_worker(vnode) for vnode in plan.moves}
         addresses = self.fleet.addresses()
@@ -228,6 +281,8 @@ class Operations:
             job=document.spec.uid,
             moves=plan.moves,
             instances=plan.instances,
+            before=plan.before,
+            reason=reason,
             workers={w: addresses[w] for w in set(plan.instances.values()) if w in addresses},
             deadline=now + limits.HANDOVER_DEADLINE_S,
             phase=hm.Phase.COMPLETE if plan.empty else hm.Phase.PLANNED,
@@ -240,7 +295,7 @@ class Operations:
             phase=state.phase,
             moves=plan.moves,
             origins={v: epoch.routes[v].owner for v in plan.moves},
-            reason="",
+            reason=reason,
             times=state.times,
             marker=None,
             pause_ms=None,
@@ -248,6 +303,7 @@ class Operations:
             bytes_moved=0,
             state_bytes=self._state_bytes(document.spec.uid, epoch, plan.moves),
             progress="nothing to move" if plan.empty else "planned",
+            reverts=reverts,
         )
         if idle:
             return view
@@ -288,7 +344,7 @@ class Operations:
             if not document.installed or document.deleted:
                 continue
             uid = document.spec.uid
-            facts = self._facts(document)
+            facts = self.facts(document)
             if facts.epoch.number > document.epoch.number:
                 document = self.registry.put_job(
                     replace(document, epoch=facts.epoch, epoch_from=facts.epoch_from)
@@ -307,7 +363,7 @@ class Operations:
             if view.phase is hm.Phase.COMPLETE and view.pause_ms is None and view.live:
                 self._measure(done)
 
-    def _facts(self, document: JobDocument) -> hm.Facts:
+    def facts(self, document: JobDocument) -> hm.Facts:
         """What is known of a job; the epoch never goes back, whatever workers report."""
         uid = document.spec.uid
         epoch, epoch_from = document.epoch, document.epoch_from
@@ -415,7 +471,9 @@ class Operations:
         if recovering is not None and recovering.failover.phase is hm.Phase.ARMED:
             proposal, active = recovering.failover.proposal, True
         elif running is not None and not running.handover.ended:
-            proposal, active = running.handover.proposal, True
+            proposal = running.handover.proposal
+            paused = running.handover.phase is hm.Phase.PAUSED
+            active = proposal is not None or not paused
         elif recovering is not None and not recovering.failover.ended:
             proposal, active = None, False  # the heirs come first: copies would take their network
         else:
@@ -444,7 +502,7 @@ _RESCALED = (hm.Kind.RESCALE, hm.Phase.COMPLETE)
 def _progress(state: hm.Handover, moved: int, of: int, following: int) -> str:
     """A few words for people; the phase itself is in the phase field."""
     count = len(state.moves)
-    if state.phase is hm.Phase.WARMING:
+    if state.phase in (hm.Phase.WARMING, hm.Phase.PAUSED):
         if of and moved < of:
             return f"copied {moved >> 20} of {of >> 20} MB"
         return f"{following} of {count} vnodes follow"

@@ -13,23 +13,27 @@ from rhinoctl import limits
 from rhinoctl.control.client import ControlClient
 from rhinoctl.errors import (
     DeadlineExceeded,
+    Degraded,
     Exit,
     NotRunning,
     OperationAborted,
     ParallelismOutOfRange,
     Refused,
+    RhinoError,
 )
-from rhinoctl.ids import InstanceId, Vnode
+from rhinoctl.ids import InstanceId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import LOOK_S, looks
-from rhinoctl.ops.vnodes import format_vnodes, parse_vnodes
+from rhinoctl.ops.vnodes import parse_vnodes
 from rhinoctl.protocol.handover import ENDED, Kind, Phase
 from rhinoctl.protocol.views import (
     AbortRequest,
     HandoverRequest,
     OperationList,
     OperationView,
+    RepairView,
     RescaleRequest,
+    RevertRequest,
 )
 
 View = OperationView
@@ -37,7 +41,7 @@ View = OperationView
 
 Show = Callable[[View], None]
 
-WATCH_DEADLINE_S = limits.HANDOVER_DEADLINE_S + 60.0
+WATCH_DEADLINE_S = limits.HANDOVER_DEADLINE_S + limits.PAUSE_MAX_S + 60.0
 """The operation ends by its own deadline; this is for a controller that does not end it."""
 
 MEASURED_S = 3.0
@@ -100,19 +104,60 @@ def abort(
     if ended.phase in (Phase.MARKED, Phase.COMPLETE):
         raise Refused(
             f"{op} is past its marker: the vnodes have moved",
-            remedy=f"move them back: {back(ended)}",
+            remedy=f"move them back: `rhinoctl op revert {op}`, once it is complete",
         )
     return ended
 
 
-def back(view: OperationView) -> str:
-    """The commands that undo the moves of an operation, one for each origin."""
-    homes: dict[InstanceId, list[Vnode]] = {}
-    for vnode, origin in view.origins.items():
-        homes.setdefault(origin, []).append(vnode)
-    return ", ".join(
-        f"`rhinoctl handover {view.job} --vnodes {format_vnodes(vnodes)} --to {origin}`"
-        for origin, vnodes in sorted(homes.items())
+def revert(
+    cluster: str | None, op: str, *, dry_run: bool = False, wait: bool = True, show: Show
+) -> OperationView:
+    """Move back what a complete operation has moved, and watch that to its end.
+
+    Raises UnknownOperation, CannotRevert and Busy, all before anything is touched, and
+    DeadlineExceeded.
+    """
+    with connect(cluster) as client:
+        begun = client.revert(op, RevertRequest(dry_run=dry_run))
+        return follow(client, begun, show) if wait and not dry_run else begun
+
+
+def pause(cluster: str | None, op: str) -> OperationView:
+    """Keep an operation before its marker. Raises UnknownOperation, and CannotPause if it is too
+    late."""
+    with connect(cluster) as client:
+        return client.pause(op)
+
+
+def resume(cluster: str | None, op: str, *, wait: bool = True, show: Show) -> OperationView:
+    """Go on with a paused operation, and watch it to its end. Raises UnknownOperation, CannotPause
+    and DeadlineExceeded."""
+    with connect(cluster) as client:
+        going = client.resume(op)
+        return follow(client, going, show) if wait else going
+
+
+def repair(cluster: str | None, op: str) -> tuple[RepairView, RhinoError | None]:
+    """Have the workers of an operation asked again; the controller waits for their answers. Returns
+    how it stands, and what to say if that is not its good end. Raises UnknownOperation."""
+    with connect(cluster) as client:
+        view = client.repair(op)
+    return view, _unrepaired(view)
+
+
+def _unrepaired(view: RepairView) -> RhinoError | None:
+    operation = view.operation
+    if operation.phase in ENDED:
+        return error_of(operation)
+    waits = "; ".join(view.waits_for) or "the next report of its workers"
+    if view.silent:
+        remedy = f"bring worker {', '.join(view.silent)} back, or give it up: `rhinoctl failover`"
+    elif operation.kind is Kind.FAILOVER or operation.phase is Phase.MARKED:
+        remedy = f"it ends by itself: `rhinoctl op watch {operation.id}`"
+    else:
+        remedy = f"follow it: `rhinoctl op watch {operation.id}`, or `rhinoctl op abort` it"
+    return Degraded(
+        f"{operation.id} is {operation.phase.value}: it waits for {waits}", remedy=remedy
     )
 
 

@@ -12,7 +12,8 @@ Invariants (numbers of the design, section 10):
 
 1. The machine never moves ownership itself: it proposes an epoch, and believes in it only once a
    worker reports it as decided.
-6. Every phase ends: WARMING and ARMED by a deadline, ABORTING and MARKED by the next decided epoch.
+6. Every phase ends: WARMING and ARMED by a deadline, PAUSED by a bound of its own (of all pauses of
+   a handover together), ABORTING and MARKED by the next decided epoch.
 7. COMPLETE is said when every worker of the configuration, and the driver if a session lives,
    report the epoch of the marker or a later one.
 
@@ -40,10 +41,12 @@ from rhinoctl.protocol.messages import VnodeReport
 
 
 class Phase(Enum):
-    """Where a handover stands. ABORTING: an abort was asked for while the proposal may be taken."""
+    """Where a handover stands. ABORTING: an abort was asked for while the proposal may be taken.
+    PAUSED: targets gather their copies and follow, as in WARMING, and no move is proposed."""
 
     PLANNED = "planned"
     WARMING = "warming"
+    PAUSED = "paused"
     ARMED = "armed"
     ABORTING = "aborting"
     MARKED = "marked"
@@ -85,8 +88,10 @@ class Facts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
     """One handover. `instances` are those of the job once it is complete, with their workers, and
-    `workers` the addresses of the targets' workers. `proposal` is what is offered to the holder of
-    the session now; `armed` the number of the epoch that makes the move. Times are wall seconds.
+    `before` those that it had when the move was proposed last; `workers` are the addresses of the
+    targets' workers. `proposal` is what is offered to the holder of
+    the session now; `armed` the number of the epoch that makes the move. `paused_at` is when the
+    present pause began, and `paused_s` how long those before it were. Times are wall seconds.
     """
 
     op: OpId
@@ -96,12 +101,15 @@ class Handover:
     instances: Mapping[InstanceId, WorkerId]
     workers: Mapping[WorkerId, str]
     deadline: float
+    before: Mapping[InstanceId, WorkerId] = field(default_factory=dict)
     phase: Phase = Phase.PLANNED
     proposal: Epoch | None = None
     armed: int | None = None
     marker: BatchTime | None = None
     reason: str = ""
     times: Mapping[str, float] = field(default_factory=dict)
+    paused_at: float | None = None
+    paused_s: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -125,13 +133,28 @@ class AbortAsked:
     reason: str
 
 
-Event = Observed | AbortAsked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseAsked:
+    """Somebody wants it to stay before its marker for now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeAsked:
+    """Somebody wants a paused one to go on."""
+
+
+Event = Observed | AbortAsked | PauseAsked | ResumeAsked
 
 TRANSITIONS: Mapping[tuple[Phase, type], frozenset[Phase]] = {
     (Phase.PLANNED, Observed): frozenset({Phase.WARMING}),
     (Phase.PLANNED, AbortAsked): frozenset({Phase.ABORTED}),
+    (Phase.PLANNED, PauseAsked): frozenset({Phase.PAUSED}),
     (Phase.WARMING, Observed): frozenset({Phase.WARMING, Phase.ARMED, Phase.ABORTED}),
     (Phase.WARMING, AbortAsked): frozenset({Phase.ABORTED}),
+    (Phase.WARMING, PauseAsked): frozenset({Phase.PAUSED}),
+    (Phase.PAUSED, Observed): frozenset({Phase.PAUSED, Phase.ABORTED}),
+    (Phase.PAUSED, AbortAsked): frozenset({Phase.ABORTED}),
+    (Phase.PAUSED, ResumeAsked): frozenset({Phase.WARMING}),
     (Phase.ARMED, Observed): frozenset({Phase.ARMED, Phase.WARMING, Phase.ABORTING, Phase.MARKED}),
     (Phase.ARMED, AbortAsked): frozenset({Phase.ABORTING}),
     (Phase.ABORTING, Observed): frozenset({Phase.ABORTING, Phase.ABORTED, Phase.MARKED}),
@@ -155,13 +178,19 @@ def step(state: Handover, event: Event, now: float) -> Handover:
     if after.phase not in allowed:
         raise LookupError(f"{state.phase} may not become {after.phase} on {type(event).__name__}")
     if after.phase is not state.phase:
-        after = replace(after, times={**after.times, after.phase.value: now})
+        entered = "resumed" if isinstance(event, ResumeAsked) else after.phase.value
+        after = replace(after, times={**after.times, entered: now})
     return after
+
+
+def may_pause(state: Handover) -> bool:
+    """Whether a handover can stay where it is: no move of it has been proposed."""
+    return (state.phase, PauseAsked) in TRANSITIONS
 
 
 def warm_wishes(state: Handover) -> Mapping[Vnode, InstanceId]:
     """The vnodes that targets shall follow now: until the marker is decided, or may be."""
-    if state.phase in (Phase.WARMING, Phase.ARMED, Phase.ABORTING, Phase.MARKED):
+    if state.phase not in (Phase.PLANNED, *ENDED):
         return state.moves
     return {}
 
@@ -174,23 +203,56 @@ def _warm(state: Handover, event: Observed, now: float) -> Handover:
     facts = event.facts
     state = replace(state, instances=_instances_then(state, facts.epoch))
     if now >= state.deadline:
-        lagging = ", ".join(str(vnode) for vnode in sorted(_unready(state, facts)))
+        lagging = ", ".join(str(vnode) for vnode in sorted(unready(state, facts)))
         reason = f"deadline passed while warming; not ready: vnode {lagging or 'none'}"
         return replace(state, phase=Phase.ABORTED, proposal=None, reason=reason)
+    state = _gathering(state, facts)
+    if state.proposal is not None or unready(state, facts):
+        return state
+    armed = _moved(state, facts.epoch)
+    before = facts.epoch.instances  # which a failover may have changed since the plan
+    return replace(state, phase=Phase.ARMED, proposal=armed, armed=armed.number, before=before)
+
+
+def _gathering(state: Handover, facts: Facts) -> Handover:
+    """With the proposal that gets the targets' workers their copies; None where there is none."""
     moves = _pending(state, facts.epoch)
     workers = {vnode: state.instances[target] for vnode, target in moves.items()}
     joins = {v: w for v, w in workers.items() if w not in facts.epoch.holders(v)}
     if joins:
         return replace(state, proposal=with_members_joining(facts.epoch, joins, _addresses(state)))
     joining = {v: w for v, w in workers.items() if facts.epoch.role_of(w, v) is Role.JOINING}
-    if joining:
-        if all(_has_copy(facts, w, v) for v, w in joining.items()):
-            return replace(state, proposal=with_members_full(facts.epoch, joining))
-        return replace(state, proposal=None)
-    if _unready(state, facts):
-        return replace(state, proposal=None)
-    armed = _moved(state, facts.epoch)
-    return replace(state, phase=Phase.ARMED, proposal=armed, armed=armed.number)
+    if joining and all(_has_copy(facts, w, v) for v, w in joining.items()):
+        return replace(state, proposal=with_members_full(facts.epoch, joining))
+    return replace(state, proposal=None)
+
+
+def _pause(state: Handover, event: PauseAsked, now: float) -> Handover:
+    """What is proposed stays so: chains that grow move nothing."""
+    return replace(state, phase=Phase.PAUSED, paused_at=now)
+
+
+def _stay(state: Handover, event: Observed, now: float) -> Handover:
+    facts = event.facts
+    state = replace(state, instances=_instances_then(state, facts.epoch))
+    if _paused_s(state, now) >= limits.PAUSE_MAX_S:
+        reason = f"paused for {limits.PAUSE_MAX_S:.0f} s, which is as long as it may be"
+        return replace(state, phase=Phase.ABORTED, proposal=None, reason=reason)
+    return _gathering(state, facts)
+
+
+def _resume(state: Handover, event: ResumeAsked, now: float) -> Handover:
+    """The deadline is as far away as it was when the pause began."""
+    paused_s = _paused_s(state, now)
+    deadline = state.deadline + paused_s - state.paused_s
+    return replace(state, phase=Phase.WARMING, paused_at=None, paused_s=paused_s, deadline=deadline)
+
+
+def _paused_s(state: Handover, now: float) -> float:
+    """How long it has been paused, all pauses together; no longer than it may be, so that a
+    controller that was away does not put off the deadline by that."""
+    since = now if state.paused_at is None else state.paused_at
+    return min(state.paused_s + max(0.0, now - since), limits.PAUSE_MAX_S)
 
 
 def _instances_then(state: Handover, epoch: Epoch) -> Mapping[InstanceId, WorkerId]:
@@ -222,7 +284,7 @@ def _has_copy(facts: Facts, worker: WorkerId, vnode: Vnode) -> bool:
     return report is not None and report.use in (VnodeUse.READY, VnodeUse.FOLLOWING)
 
 
-def _unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
+def unready(state: Handover, facts: Facts) -> frozenset[Vnode]:
     """The moved vnodes whose target does not follow within the lag bound yet."""
     lagging = set()
     for vnode, target in _pending(state, facts.epoch).items():
@@ -298,8 +360,13 @@ def _ignore(state: Handover, event: AbortAsked, now: float) -> Handover:
 _HANDLERS: Mapping[tuple[Phase, type], Callable[[Handover, Any, float], Handover]] = {
     (Phase.PLANNED, Observed): _start,
     (Phase.PLANNED, AbortAsked): _abort_unarmed,
+    (Phase.PLANNED, PauseAsked): _pause,
     (Phase.WARMING, Observed): _warm,
     (Phase.WARMING, AbortAsked): _abort_unarmed,
+    (Phase.WARMING, PauseAsked): _pause,
+    (Phase.PAUSED, Observed): _stay,
+    (Phase.PAUSED, AbortAsked): _abort_unarmed,
+    (Phase.PAUSED, ResumeAsked): _resume,
     (Phase.ARMED, Observed): _await_marker,
     (Phase.ARMED, AbortAsked): _abort_armed,
     (Phase.ABORTING, Observed): _await_abort,

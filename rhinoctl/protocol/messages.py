@@ -281,7 +281,8 @@ class JobReport:
     `fetched_bytes` of checkpoints have come to this worker since its agent started, and its owners
     have applied `applied_bytes` of rows. `verified` is how far it is with the round of verification
     that is wished; `found_bad` checkpoints were bad since its agent started, of which `bad` are not
-    replaced yet, and `scrubbed_bytes` were read again by the scrub."""
+    replaced yet, and `scrubbed_bytes` were read again by the scrub. `offsets` is the digest of the
+    decided record's end offsets."""
 
     session: int
     sealed: RecordId | None
@@ -299,6 +300,7 @@ class JobReport:
     bad: tuple[BadCheckpoint, ...] = ()
     found_bad: int = 0
     scrubbed_bytes: int = 0
+    offsets: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

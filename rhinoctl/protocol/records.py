@@ -6,6 +6,7 @@ is the handover marker of the Rhino paper (section 4.1.1), and reaches every wor
 the data.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -151,6 +152,11 @@ class DecisionRecord:
         """The record as one worker gets it: the winners of the vnodes that it stands for."""
         held = frozenset(staged.held_by(worker))
         return replace(self, winners=tuple(w.for_vnodes(held) for w in self.winners))
+
+
+def offsets_digest(offsets: str) -> str:
+    """A short name of offsets, for whoever only wants to know if two are the same."""
+    return hashlib.blake2b(offsets.encode(), digest_size=12).hexdigest()
 
 
 def expected_slices(record: DecisionRecord) -> frozenset[tuple[int, int, SliceName]]:

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rhinoctl.errors import RhinoError
-from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.ids import (
+    NO_OPERATION,
+    BatchTime,
+    InstanceId,
+    JobName,
+    JobUid,
+    OpId,
+    Vnode,
+    WorkerId,
+)
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import OperatorSpec
@@ -169,6 +178,13 @@ class AbortRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RevertRequest:
+    """Move back what a complete operation has moved."""
+
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequest:
     """Accept another identity of the query: `new_stream` opens the next generation, in which batch
     ids start at 0 again and the state goes on."""
@@ -181,8 +197,9 @@ class OperationView:
     """An operation as people see it. Times are wall seconds by phase; `pause_ms` and `total_ms`
     are None until they are known. Of a failover, `recover_ms` is the time from the decision to the
     first batch that every heir has applied, `replayed_batches` the most that an heir applied from
-    its log before, and `bytes_moved` what heirs fetched of it until then. Without a query at
-    the marker (`live` is false) no batch was held up, and no pause is measured."""
+    its log before, and `bytes_moved` what heirs fetched of it until then. Without a query at the
+    marker (`live` is false) no batch was held up, and no pause is measured. `reverts` names the
+    operation whose moves this one takes back; empty for none."""
 
     id: OpId
     job: JobName
@@ -202,6 +219,7 @@ class OperationView:
     recover_ms: float | None = None
     replayed_batches: int | None = None
     live: bool = True
+    reverts: OpId = NO_OPERATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,6 +485,31 @@ class VerifyView:
         """Whether all workers that are seen have verified what they have."""
         live = {worker.worker for worker in self.workers if worker.live}
         return all(copy.settled for copy in self.copies if copy.worker in live)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedView:
+    """The last decided record of a job without a live query, found by a fence: its batch (None
+    before the first), and Spark's offsets and batch time in it."""
+
+    job: JobName
+    query_id: str
+    generation: int
+    batch: BatchTime | None
+    start_offsets: str
+    end_offsets: str
+    batch_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairView:
+    """An operation after its workers were asked again: who was `asked`, who of them is silent, and
+    what it waits for."""
+
+    operation: OperationView
+    asked: tuple[WorkerId, ...]
+    silent: tuple[WorkerId, ...]
+    waits_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

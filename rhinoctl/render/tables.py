@@ -31,6 +31,7 @@ STYLES = {
     Health.DOWN: "red",
     Phase.COMPLETE: "green",
     Phase.ABORTED: "yellow",
+    Phase.PAUSED: "yellow",
 }
 
 
@@ -368,6 +369,7 @@ def operation_table(view: OperationView) -> RenderableType:
                 {
                     **figures(view),
                     "marker": str(view.marker or "-"),
+                    **({"reverts": view.reverts} if view.reverts else {}),
                     **({"reason": view.reason} if view.reason else {}),
                 }
             ),
@@ -438,7 +440,8 @@ def plan_table(view: OperationView) -> RenderableType:
         then = "get another owner" if failover else "move"
         many = counted(len(view.moves), "vnode")
         line = f"{many} with {size(view.state_bytes)} of state would {then}"
-        return spaced([Text(title + line), _moves(view)])
+        kept = Text(view.reason) if view.reason and not failover else None
+        return spaced([Text(title + line), _moves(view), kept])
     if view.phase is Phase.PLANNED:
         only = "no vnode gets another owner" if failover else "only instances without vnodes end"
         return Text(title + only)

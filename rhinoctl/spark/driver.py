@@ -271,10 +271,16 @@ def _error(name: JobName, fault: batches.Fault) -> RhinoError:
                 f"job {name}: another holder has fenced this session: {fault.detail}",
                 remedy="only one query may write to a job; stop one of the two",
             )
-        case kinds.OFFSETS_DIFFER | kinds.OTHER_OPERATOR:
+        case kinds.OFFSETS_DIFFER:
             return IdentityChanged(
                 f"job {name}: {fault.detail}",
-                remedy="restore Spark's checkpoint directory as it was; nothing was written",
+                remedy="restore Spark's checkpoint directory as it was, or have the decided offsets"
+                f" written into it: `rhinoctl job repair-offsets {name} --checkpoint DIR`",
+            )
+        case kinds.OTHER_OPERATOR:
+            return IdentityChanged(
+                f"job {name}: {fault.detail}",
+                remedy="use the declaration of the running job, or another job name",
             )
         case kinds.WRONG_BATCH:
             return IdentityChanged(

@@ -39,7 +39,9 @@ def test_every_verb_has_an_example_its_exit_codes_and_json(
 def test_the_issue_s_verbs_are_there() -> None:
     wanted = (
         "demo status handover rescale local-up local-down local-status job-list job-show job-bind"
-        " job-set job-delete op-list op-show op-watch op-abort version bench-steady"
+        " job-set job-delete op-list op-show op-watch op-abort op-revert op-pause"
+        " op-resume op-repair doctor"
+        " job-repair-offsets version bench-steady"
         " failover switchover drain checkpoint groups-show groups-plan groups-apply verify"
         " controller-recover controller-backup controller-restore"
     )

@@ -154,3 +154,45 @@ def test_an_abort_that_comes_too_late(controller: FakeController, run: Any, gold
     ended = run("op", "abort", "op-7")
     assert ended.exit_code == Exit.REFUSED
     golden("op-abort-late", ended)
+
+
+def test_revert(serving: FakeController, run: Any, golden: Any) -> None:
+    begun, *later = looks(Phase.PLANNED, Phase.COMPLETE, id=OpId("op-8"), reverts=OpId("op-7"))
+    serving.answers["POST", "/v1/ops/op-7/revert"] = begun
+    serving.answers["GET", "/v1/ops/op-8"] = later
+    ended = run("op", "revert", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-revert", ended)
+    assert serving.asked[0][2] == {"dry_run": False}
+
+
+def test_a_revert_that_leaves_some_where_they_are(
+    serving: FakeController, run: Any, golden: Any
+) -> None:
+    reason = "not all of op-7 goes back: vnode 5: i2 was on worker w3, which is lost"
+    planned = looks(Phase.PLANNED, id=OpId(""), reverts=OpId("op-7"), reason=reason)[0]
+    serving.answers["POST", "/v1/ops/op-7/revert"] = planned
+    ended = run("op", "revert", "op-7", "--dry-run")
+    assert ended.exit_code == Exit.HAS_CHANGES
+    golden("op-revert-dry-run", ended)
+
+
+def test_pause_and_resume(serving: FakeController, run: Any, golden: Any) -> None:
+    paused, going, *later = looks(Phase.PAUSED, Phase.WARMING, Phase.COMPLETE)
+    serving.answers["POST", "/v1/ops/op-7/pause"] = paused
+    serving.answers["POST", "/v1/ops/op-7/resume"] = going
+    serving.answers["GET", "/v1/ops/op-7"] = later
+    ended = run("op", "pause", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-pause", ended)
+    ended = run("op", "resume", "op-7")
+    assert ended.exit_code == Exit.DONE
+    golden("op-resume", ended)
+
+
+def test_a_pause_that_comes_too_late(controller: FakeController, run: Any, golden: Any) -> None:
+    late = "handover op-7 is armed: its marker may be decided already"
+    controller.answers["POST", "/v1/ops/op-7/pause"] = fake.problem("cannot-pause", late)
+    ended = run("op", "pause", "op-7")
+    assert ended.exit_code == Exit.REFUSED
+    golden("op-pause-late", ended)

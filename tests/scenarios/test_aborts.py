@@ -5,6 +5,7 @@ import pytest
 from rhinoctl import limits
 from rhinoctl.ids import Vnode
 from rhinoctl.protocol.handover import Phase
+from rhinoctl.protocol.views import RevertRequest
 from tests.fakes.world import World
 
 
@@ -99,5 +100,45 @@ def test_a_worker_that_takes_no_part_any_more_keeps_nothing() -> None:
     assert world.hosts["w3"].instances == {}
     world.until(lambda: query.directory.committed >= 45)
     assert world.until_ended(world.rescale(3)).phase is Phase.COMPLETE
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
+
+
+def test_a_rescale_is_reverted_while_records_flow() -> None:
+    """Design, section 7: the way back is a new handover, and rows count once through both."""
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    before = world.epoch()
+    operation = world.rescale(4)
+    assert world.until_ended(operation).phase is Phase.COMPLETE
+    world.until(lambda: query.directory.committed >= 25)
+    assert world.controller is not None
+    back = world.call(lambda c: c.revert(operation, RevertRequest()))
+    assert world.until_ended(back.id).phase is Phase.COMPLETE
+    after = world.epoch()
+    assert after.instances == before.instances
+    assert [r.owner for r in after.routes] == [r.owner for r in before.routes]
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
+
+
+def test_a_paused_rescale_waits_with_whole_copies_and_then_goes_on() -> None:
+    world = World(workers=3)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    before = world.epoch()
+    operation = world.rescale(3)
+    world.call(lambda c: c.pause(operation))
+    world.run(limits.HANDOVER_DEADLINE_S / 20)
+    assert world.operation(operation).phase is Phase.PAUSED
+    assert [r.owner for r in world.epoch().routes] == [r.owner for r in before.routes]
+    moved = world.operation(operation).moves
+    assert all("w3" in world.epoch().full_holders(vnode) for vnode in moved)
+    world.kill_controller()
+    world.start_controller()
+    world.run(1.0)
+    world.call(lambda c: c.resume(operation))
+    assert world.until_ended(operation).phase is Phase.COMPLETE
     world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []

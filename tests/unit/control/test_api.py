@@ -37,13 +37,17 @@ BODIES: dict[str, Any] = {
     "POST /v1/failover": views.FailoverRequest(target="w1"),
     "POST /v1/recover": views.RecoverRequest(without=(), dry_run=True),
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
+    "POST /v1/ops/{op}/revert": views.RevertRequest(),
 }
-WITHOUT_MUST = tuple(
-    f"POST /v1/jobs/{{name}}/{what}" for what in ("groups", "checkpoint", "verify")
+WITHOUT_MUST = (
+    *(f"POST /v1/jobs/{{name}}/{what}" for what in ("groups", "checkpoint", "verify")),
+    "POST /v1/ops/{op}/revert",
 )
 ROUTES = [
     *("GET /v1/status", "GET /v1/jobs", "GET /v1/jobs/{name}", "DELETE /v1/jobs/{name}"),
-    *("GET /v1/ops", "GET /v1/ops/{op}", *BODIES),
+    *("GET /v1/ops", "GET /v1/ops/{op}", "GET /v1/evidence", "POST /v1/jobs/{name}/decided"),
+    *(f"POST /v1/ops/{{op}}/{what}" for what in ("pause", "resume", "repair")),
+    *BODIES,
 ]
 
 

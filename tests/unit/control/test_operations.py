@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import pytest
 
 from rhinoctl import limits
-from rhinoctl.control.operations import NO_OPERATION, pause_s
+from rhinoctl.control.operations import pause_s
 from rhinoctl.errors import (
     Busy,
+    CannotPause,
     Exit,
     NoSuchWorkers,
     ParallelismOutOfRange,
@@ -17,7 +18,7 @@ from rhinoctl.errors import (
     UnknownOperation,
     UnknownVnode,
 )
-from rhinoctl.ids import BASE, BatchTime, OpId, Vnode, WorkerId
+from rhinoctl.ids import BASE, NO_OPERATION, BatchTime, OpId, Vnode, WorkerId
 from rhinoctl.protocol.handover import Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from tests.unit.control.bench import Bench, Driver, registration
@@ -483,3 +484,73 @@ def test_the_pause_over_a_new_generation() -> None:
     before = {BatchTime(0, n): float(n) for n in range(5)}
     found = pause_s(before, {BatchTime(1, 0): 7.0}, BatchTime(0, 4))
     assert found == pytest.approx(2.0)
+
+
+# --- pauses --------------------------------------------------------------------------------------
+
+
+def test_a_paused_operation_moves_nothing_until_it_is_resumed() -> None:
+    bench = started()
+    driver = bench.driver()
+    driver.go_on(3)
+    op = bench.handover(0, to="i1").id
+    assert bench.call(lambda c: c.pause(op)).phase is Phase.PAUSED
+    assert bench.call(lambda c: c.pause(op)).phase is Phase.PAUSED, "it is so already"
+    for _ in range(20):
+        bench.run(0.5)
+        driver.go_on()
+    bench.restart_controller()
+    bench.run(1.0)
+    driver.go_on()
+    view = bench.operation(op)
+    assert (view.phase, view.progress) == (Phase.PAUSED, "1 of 1 vnodes follow")
+    assert bench.controller.status().operations == (view,)
+    assert Vnode(0) in bench.job().instances[0].vnodes
+    with pytest.raises(Busy, match=f"handover {op} .* is paused"):
+        bench.rescale(3)
+    bench.call(lambda c: c.resume(op))
+    run_to(bench, op, Phase.COMPLETE, driver)
+    times = bench.operation(op).times
+    assert times["paused"] < times["resumed"] <= times["armed"]
+
+
+def test_a_paused_operation_does_not_wake_an_idle_job() -> None:
+    bench = started()
+    driver = bench.driver()
+    driver.go_on(3)
+    op = bench.handover(0, to="i1").id
+    bench.call(lambda c: c.pause(op))
+    for _ in range(10):
+        driver.go_on()
+        bench.run(0.5)
+    woken = driver.poll().wake
+    for _ in range(4):
+        assert driver.poll().wake == woken
+
+
+def test_a_pause_has_a_bound() -> None:
+    bench = started()
+    hold_copies(bench)
+    op = bench.rescale(3).id
+    bench.call(lambda c: c.pause(op))
+    bench.clock.advance(limits.PAUSE_MAX_S)
+    run_to(bench, op, Phase.ABORTED)
+    assert "paused" in bench.operation(op).reason
+    with pytest.raises(CannotPause, match="aborted"):
+        bench.call(lambda c: c.resume(op))
+
+
+def test_an_armed_operation_is_not_paused() -> None:
+    bench = started()
+    driver = bench.driver()
+    driver.go_on(3)
+    op = bench.handover(0, to="i1").id
+    run_to(bench, op, Phase.ARMED, driver)
+    with pytest.raises(CannotPause, match="armed") as caught:
+        bench.call(lambda c: c.pause(op))
+    assert caught.value.exit_code is Exit.REFUSED
+    assert f"rhinoctl op abort {op}" in caught.value.remedy
+    assert bench.call(lambda c: c.resume(op)).phase is Phase.ARMED, "it runs: nothing to do"
+    run_to(bench, op, Phase.COMPLETE, driver)
+    with pytest.raises(CannotPause, match="complete"):
+        bench.call(lambda c: c.pause(op))

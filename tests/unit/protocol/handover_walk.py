@@ -2,9 +2,9 @@
 
 Epochs are decided one after another; workers learn of them late and report late; copies progress
 and fall back; the driver dies, and takes a proposal or does not, also one that was withdrawn;
-somebody asks for an abort, and the deadline passes, at any moment. The controller holds nothing but
-the bytes of the last persisted state, decoded anew for each step, and may forget all that it was
-told at any moment. `Broken` is raised where an invariant does not hold.
+somebody asks for an abort, for a pause or its end, and the deadline passes, at any moment. The
+controller holds nothing but the bytes of the last persisted state, decoded anew for each step, and
+may forget all that it was told at any moment. `Broken` is raised where an invariant does not hold.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +17,21 @@ from rhinoctl.ids import BatchTime, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol.epochs import Epoch, Member, Role, Route, successor_fault
-from rhinoctl.protocol.handover import AbortAsked, Handover, Kind, Observed, Phase
+from rhinoctl.protocol.handover import (
+    AbortAsked,
+    Handover,
+    Kind,
+    Observed,
+    PauseAsked,
+    Phase,
+    ResumeAsked,
+)
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.messages import VnodeReport
 
 DEADLINE = 600.0
-SOON, LATE = 1.0, DEADLINE
+SOON, LATE = 1.0, DEADLINE + limits.PAUSE_MAX_S
+"""LATE is beyond every deadline and bound."""
 
 Step = Callable[[Handover, hm.Event, float], Handover]
 
@@ -30,13 +39,14 @@ Step = Callable[[Handover, hm.Event, float], Handover]
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """A handover to be walked. `stray` is an epoch that the driver was offered by what came before
-    this operation, and may still take."""
+    this operation, and may still take; with `pauses` somebody may pause it."""
 
     name: str
     start: Epoch
     moves: Mapping[Vnode, InstanceId]
     instances: Mapping[InstanceId, WorkerId]
     stray: Epoch | None = None
+    pauses: bool = False
 
     def planned(self) -> Handover:
         return Handover(
@@ -147,7 +157,11 @@ class Walk:
     def next_worlds(self, world: World) -> Iterator[World]:
         """Every world that one occurrence leads to."""
         yield self.observe(world)
-        yield self.ask_abort(world)
+        yield self.ask(world, AbortAsked(reason="asked for"))
+        if self.handover(world).phase is Phase.PAUSED:
+            yield self.ask(world, ResumeAsked())
+        elif self._may_be_paused(world):
+            yield self.ask(world, PauseAsked())
         yield world._replace(told=(NOT_TOLD,) * len(world.told), polled=NOT_TOLD)  # it crashes
         yield world._replace(late=True)
         if world.driver:
@@ -172,8 +186,12 @@ class Walk:
         after = self._stepped(world, Observed(facts=self.facts(world)))
         return self._checked(world, op, world._replace(persisted=after))
 
-    def ask_abort(self, world: World) -> World:
-        after = self._stepped(world, AbortAsked(reason="asked for"))
+    def _may_be_paused(self, world: World) -> bool:
+        """A pause that began when it is LATE would end later than there is time here."""
+        return self.scenario.pauses and not world.late and hm.may_pause(self.handover(world))
+
+    def ask(self, world: World, event: hm.Event) -> World:
+        after = self._stepped(world, event)
         return self._checked(world, self.handover(world), world._replace(persisted=after))
 
     def _stepped(self, world: World, event: hm.Event) -> bytes:
@@ -334,7 +352,8 @@ class Walk:
             fine.update(way)
 
     def fair_round(self, world: World, *, stuck: bool) -> World:
-        """Everybody does the next thing, and nothing fails."""
+        """Everybody does the next thing, and nothing fails; a pause is long enough to end."""
+        stuck |= self.handover(world).phase is Phase.PAUSED
         world = world._replace(seen=True, told=(NEW,) * len(self.workers), late=world.late or stuck)
         if world.driver:
             world = world._replace(polled=NEW)

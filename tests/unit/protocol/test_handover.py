@@ -9,7 +9,14 @@ from rhinoctl.ids import BatchTime, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol.epochs import Epoch, Role, with_chains_cut
-from rhinoctl.protocol.handover import AbortAsked, Handover, Observed, Phase
+from rhinoctl.protocol.handover import (
+    AbortAsked,
+    Handover,
+    Observed,
+    PauseAsked,
+    Phase,
+    ResumeAsked,
+)
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.messages import VnodeReport
 from tests.unit.protocol.handover_walk import LATE, SOON, Broken, Scenario, Step, Walk, epoch
@@ -25,12 +32,14 @@ SPARE = epoch(1, {I0: W1, I1: W1}, (I0, "w2"), (I0, ""), (I1, ""))
 SCENARIOS = (
     Scenario(
         name="a new instance on a new worker",
+        pauses=True,
         start=epoch(1, {I0: W1}, (I0, ""), (I0, ""), (I0, "")),
         moves={V1: I1, V2: I1},
         instances={I0: W1, I1: W2},
     ),
     Scenario(
         name="a new instance on the same worker",
+        pauses=True,
         start=epoch(1, {I0: W1}, (I0, ""), (I0, "")),
         moves={V1: I1},
         instances={I0: W1, I1: W1},
@@ -293,8 +302,57 @@ def test_targets_follow_until_the_marker_is_decided_or_cannot_be() -> None:
         phase: bool(hm.warm_wishes(replace(NEW_WORKER.planned(), phase=phase))) for phase in Phase
     }
     assert {phase for phase, is_wished in wished.items() if is_wished} == {
-        *(Phase.WARMING, Phase.ARMED, Phase.ABORTING, Phase.MARKED)
+        *(Phase.WARMING, Phase.PAUSED, Phase.ARMED, Phase.ABORTING, Phase.MARKED)
     }
+
+
+def test_a_paused_one_gathers_copies_and_follows_but_is_not_armed() -> None:
+    ready = VnodeReport(use=VnodeUse.READY)
+    joining = after(PauseAsked(), facts(START))
+    assert joining.phase is Phase.PAUSED
+    assert joining.proposal is not None
+    assert joining.proposal.role_of(W2, V1) is Role.JOINING
+    full = hm.step(joining, facts(JOINING, ready), SOON)
+    assert full.proposal is not None
+    assert full.proposal.role_of(W2, V1) is Role.FULL
+    waiting = hm.step(full, facts(FULL), SOON)
+    assert (waiting.phase, waiting.proposal) == (Phase.PAUSED, None)
+    assert hm.warm_wishes(waiting) == waiting.moves
+    going = hm.step(hm.step(waiting, ResumeAsked(), SOON), facts(FULL), SOON)
+    assert (going.phase, going.proposal) == (Phase.ARMED, MOVED)
+
+
+def test_the_deadline_does_not_run_out_in_a_pause() -> None:
+    """It is as far away after it as before, though no farther than a pause may be long."""
+    warming = after(facts(START))
+    paused = hm.step(warming, PauseAsked(), 100.0)
+    held = hm.step(paused, facts(START, copies={}), 1_000.0)
+    assert held.phase is Phase.PAUSED, "600 s have passed"
+    going = hm.step(held, ResumeAsked(), 1_100.0)
+    assert (going.phase, going.deadline, going.paused_s) == (Phase.WARMING, 1_600.0, 1_000.0)
+    again = hm.step(hm.step(going, PauseAsked(), 1_200.0), ResumeAsked(), 9_000.0)
+    assert again.deadline == 600.0 + limits.PAUSE_MAX_S
+    assert hm.step(going, facts(START, copies={}), 1_599.0).phase is Phase.WARMING
+    assert hm.step(going, facts(START, copies={}), 1_600.0).phase is Phase.ABORTED
+
+
+def test_pauses_are_bounded_all_together() -> None:
+    paused = after(PauseAsked(), now=0.0)
+    assert hm.step(paused, facts(START), limits.PAUSE_MAX_S - 1).phase is Phase.PAUSED
+    late = hm.step(paused, facts(START), limits.PAUSE_MAX_S)
+    assert (late.phase, "paused" in late.reason) == (Phase.ABORTED, True)
+    going = hm.step(paused, ResumeAsked(), 3_000.0)
+    twice = hm.step(going, PauseAsked(), 3_001.0)
+    assert hm.step(twice, facts(START), 3_600.0).phase is Phase.PAUSED
+    assert hm.step(twice, facts(START), 3_001.0 + limits.PAUSE_MAX_S - 3_000.0).ended
+
+
+@pytest.mark.parametrize("phase", [Phase.ARMED, Phase.ABORTING, Phase.MARKED, *hm.ENDED])
+def test_what_may_have_its_marker_cannot_be_paused(phase: Phase) -> None:
+    state = replace(NEW_WORKER.planned(), phase=phase)
+    assert not hm.may_pause(state)
+    with pytest.raises(LookupError):
+        hm.step(state, PauseAsked(), SOON)
 
 
 @pytest.mark.parametrize("phase", sorted(hm.ENDED, key=lambda phase: phase.value))

@@ -1,0 +1,512 @@
+"""`rhinoctl doctor`'s judgement: from evidence to findings, and nothing else.
+
+A finding says what is inconsistent, by which evidence, what it costs, and what to type. One with a
+`fix` may be mended without a person; which may, and why, is in docs/operations/doctor.md.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rhinoctl import limits
+from rhinoctl.ids import BatchTime, JobName, Vnode, WorkerId
+from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
+from rhinoctl.protocol.handover import Kind, Phase
+from rhinoctl.protocol.jobs import VnodeUse
+from rhinoctl.protocol.liveness import Verdict
+from rhinoctl.protocol.messages import JobReport
+from rhinoctl.protocol.pacing import batches_between
+from rhinoctl.protocol.waiting import listed
+
+
+class State(Enum):
+    """How bad it is. DEGRADED: records flow, with less safety or slower. BROKEN: something waits
+    for a person, or would be lost with one more fault."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    BROKEN = "broken"
+
+
+class Check(Enum):
+    """What is looked for."""
+
+    STORE_FAULT = "store-fault"
+    STORE_OLD = "store-old"
+    UNKNOWN_JOB = "unknown-job"
+    WORKER_SILENT = "worker-silent"
+    WORKER_NOT_EMPTY = "worker-not-empty"
+    DISK_LOW = "disk-low"
+    EPOCH_BEHIND = "epoch-behind"
+    INSTANCE_MISSING = "instance-missing"
+    INSTANCE_NOT_READY = "instance-not-ready"
+    OWNER_NOT_WHOLE = "owner-not-whole"
+    COPIES_LACKING = "copies-lacking"
+    COPY_NOT_WHOLE = "copy-not-whole"
+    REPLAY_LONG = "replay-long"
+    LOG_HELD_BACK = "log-held-back"
+    BAD_CHECKPOINT = "bad-checkpoint"
+    OPERATION_LATE = "operation-late"
+    FAILOVER_BRAKED = "failover-braked"
+    OFFSETS_UNREADABLE = "offsets-unreadable"
+    OFFSETS_OTHER_QUERY = "offsets-other-query"
+    OFFSETS_BEHIND = "offsets-behind"
+    OFFSETS_AHEAD = "offsets-ahead"
+    OFFSETS_DIFFER = "offsets-differ"
+
+
+class Fix(Enum):
+    """What may be done about a finding without a person."""
+
+    CHECKPOINT = "checkpoint"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it should be. `target` is the job or operation of a `fix`."""
+
+    check: Check
+    state: State
+    what: str
+    evidence: str
+    cost: str
+    remedy: str
+    fix: Fix | None = None
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is judged: the controller's evidence, of some jobs only if they are named, and the
+    offset logs of those whose checkpoint directory was given."""
+
+    cluster: ClusterEvidence
+    offset_logs: Mapping[JobName, OffsetLog] = field(default_factory=dict)
+
+
+def diagnose(facts: Facts) -> tuple[Finding, ...]:
+    """All findings, the worst first."""
+    cluster = facts.cluster
+    found = [*_store(cluster), *_workers(cluster), *_operations(cluster)]
+    for job in cluster.jobs:
+        if job.deleted:
+            continue
+        reports = _reports(cluster, job)
+        found += [*_epochs(job, reports), *_instances(job, reports), *_copies(job, reports)]
+        found += [*_logs(job, reports), *_replay(cluster, job, reports), *_braked(job)]
+        log = facts.offset_logs.get(job.name)
+        if log is not None:
+            found += _offsets(job, reports, log)
+    severity = list(State)
+    return tuple(sorted(found, key=lambda finding: -severity.index(finding.state)))
+
+
+def worst(findings: Iterable[Finding]) -> State:
+    """The state of a cluster with these findings."""
+    order = list(State)
+    return max((finding.state for finding in findings), key=order.index, default=State.OK)
+
+
+def _reports(cluster: ClusterEvidence, job: JobEvidence) -> dict[WorkerId, JobReport]:
+    """What live workers report of a job."""
+    return {
+        worker.id: worker.report.jobs[job.uid]
+        for worker in cluster.workers
+        if worker.live and worker.report is not None and job.uid in worker.report.jobs
+    }
+
+
+def _decided(reports: Mapping[WorkerId, JobReport]) -> BatchTime | None:
+    times = [r.decided.position.time for r in reports.values() if r.decided is not None]
+    return max(times, default=None)
+
+
+# --- the controller ------------------------------------------------------------------------------
+
+
+def _store(cluster: ClusterEvidence) -> Iterator[Finding]:
+    if cluster.store_fault:
+        yield Finding(
+            check=Check.STORE_FAULT,
+            state=State.BROKEN,
+            what="the controller cannot write its store",
+            evidence=cluster.store_fault,
+            cost="batches go on; operations, failovers and new sessions wait",
+            remedy="make room on the controller's disk; it goes on by itself",
+        )
+    known = {job.uid for job in cluster.jobs}
+    for worker in cluster.workers:
+        if not worker.live or worker.report is None:
+            continue
+        for uid, report in worker.report.jobs.items():
+            if uid not in known:
+                yield Finding(
+                    check=Check.UNKNOWN_JOB,
+                    state=State.BROKEN,
+                    what=f"worker {worker.id} has job {uid}, which the controller does not know",
+                    evidence=f"session {report.session}, {len(report.vnodes)} vnodes,"
+                    f" {report.log_bytes} bytes of log",
+                    cost="its query gets no session, and nobody fails it over",
+                    remedy="give the controller the store back that knew the job, before anything"
+                    " else; do not remove the worker's directory: the state is there",
+                )
+
+
+def _epochs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+    ahead = {w: r for w, r in reports.items() if r.session > job.session}
+    newer = {
+        w: r.epoch.number
+        for w, r in reports.items()
+        if r.epoch is not None and r.epoch.number > job.kept
+    }
+    if ahead or newer:
+        sessions = [f"{w} has session {r.session}" for w, r in sorted(ahead.items())]
+        epochs = [f"{w} has epoch {number}" for w, number in sorted(newer.items())]
+        yield Finding(
+            check=Check.STORE_OLD,
+            state=State.BROKEN if ahead else State.DEGRADED,
+            what=f"job {job.name}: the controller's store is older than its workers",
+            evidence=f"the store has session {job.session} and epoch {job.kept};"
+            f" {', '.join(sessions + epochs)}",
+            cost="sessions that the controller gives out are refused by the workers"
+            if ahead
+            else "until the store can be written, a restart of the controller starts from there",
+            remedy="give the controller its newest store back"
+            if ahead
+            else "see `rhinoctl status` for why the store cannot be written",
+        )
+    behind = [
+        w
+        for w in sorted(job.epoch.listeners())
+        if w in reports and (e := reports[w].epoch) is not None and e.number < job.epoch.number
+    ]
+    if behind and not job.operation:
+        yield Finding(
+            check=Check.EPOCH_BEHIND,
+            state=State.DEGRADED,
+            what=f"job {job.name}: worker {', '.join(behind)} does not know the newest epoch",
+            evidence=f"epoch {job.epoch.number} is decided since batch {job.epoch_from}",
+            cost="none while the others live; it learns of it with the next batch",
+            remedy=f"start the query of {job.name}, or wait for its next batch",
+        )
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
+    for worker in cluster.workers:
+        yield from _silent(cluster, worker)
+        yield from _not_empty(cluster, worker)
+        if worker.live and worker.report is not None:
+            free = worker.report.free_bytes
+            if free < limits.ROOM_LOW_BYTES:
+                full = free < limits.DISK_FULL_BYTES
+                yield Finding(
+                    check=Check.DISK_LOW,
+                    state=State.BROKEN if full else State.DEGRADED,
+                    what=f"worker {worker.id}: the disk is {'full' if full else 'nearly full'}",
+                    evidence=f"{free >> 20} MB are free",
+                    cost="batches wait when a record cannot be written; copies are not taken",
+                    remedy=f"make room, or move what it has: `rhinoctl drain {worker.id}`",
+                )
+
+
+def _silent(cluster: ClusterEvidence, worker: WorkerEvidence) -> Iterator[Finding]:
+    if worker.live and worker.verdict is Verdict.ALIVE:
+        return
+    jobs = [j for j in cluster.jobs if not j.deleted]
+    owned = sum(len(_owned(job, worker.id)) for job in jobs)
+    votes = any(worker.id in job.epoch.voters() for job in jobs)
+    seen = "never" if worker.seen_s is None else f"{worker.seen_s:.0f} s ago"
+    yield Finding(
+        check=Check.WORKER_SILENT,
+        state=State.BROKEN if votes else State.DEGRADED,
+        what=f"worker {worker.id} is {'silent' if worker.live else 'down'}"
+        if worker.verdict is not Verdict.LOST
+        else f"worker {worker.id} is lost",
+        evidence=f"last seen {seen}; {worker.detail or 'no answer'}",
+        cost=f"batches wait for it: it owns {owned} vnodes or votes" if votes else "one place less",
+        remedy="start its agent again (local cluster: `rhinoctl local up`)"
+        + (f", or give it up: `rhinoctl failover {worker.id}`" if votes else ""),
+    )
+
+
+def _not_empty(cluster: ClusterEvidence, worker: WorkerEvidence) -> Iterator[Finding]:
+    if not worker.draining:
+        return
+    for job in cluster.jobs:
+        owned = () if job.deleted else _owned(job, worker.id)
+        if owned and not job.operation:
+            yield Finding(
+                check=Check.WORKER_NOT_EMPTY,
+                state=State.DEGRADED,
+                what=f"worker {worker.id} is drained, and still has vnodes of job {job.name}",
+                evidence=f"it owns vnode {listed(owned)}, and no operation runs",
+                cost="it cannot be taken away yet",
+                remedy=f"begin it again: `rhinoctl drain {worker.id}`",
+            )
+
+
+def _owned(job: JobEvidence, worker: WorkerId) -> tuple[Vnode, ...]:
+    epoch = job.epoch
+    return tuple(Vnode(v) for v in epoch.vnodes() if epoch.owner_worker(Vnode(v)) == worker)
+
+
+# --- instances and copies ------------------------------------------------------------------------
+
+
+def _instances(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+    for instance, worker in sorted(job.epoch.instances.items()):
+        report = reports.get(worker)
+        if report is None:
+            continue  # its worker is silent, which is said already
+        mine = report.instances.get(instance)
+        if mine is not None and mine.ready:
+            continue
+        missing = mine is None
+        fault = mine.fault if mine is not None else "its agent does not report it"
+        yield Finding(
+            check=Check.INSTANCE_MISSING if missing else Check.INSTANCE_NOT_READY,
+            state=State.BROKEN,
+            what=f"instance {instance} of job {job.name} on worker {worker}"
+            f" {'is missing' if missing else 'is not ready'}",
+            evidence=fault or f"process {mine.pid if mine else '-'} has not opened its vnodes",
+            cost=f"batches wait: it owns {len(job.epoch.owned_by(instance))} vnodes",
+            remedy=f"its agent restarts it by itself; if it stays so, see its log on {worker}, or"
+            f" move what it owns: `rhinoctl failover {instance}`",
+        )
+
+
+_WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
+
+
+def _copies(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+    epoch = job.epoch
+    empty: list[Vnode] = []
+    broken: dict[WorkerId, list[Vnode]] = {}
+    for v in epoch.vnodes():
+        vnode, (head, *members) = Vnode(v), epoch.full_holders(Vnode(v))
+        for worker in (head, *members):
+            report = reports.get(worker)
+            copy = report.vnodes.get(vnode) if report is not None else None
+            lacks = copy is None or copy.use not in _WHOLE
+            if worker == head and copy is not None:
+                lacks |= copy.covers is None and copy.applied is None
+            if report is not None and lacks:
+                (empty if worker == head else broken.setdefault(worker, [])).append(vnode)
+    if empty:
+        yield Finding(
+            check=Check.OWNER_NOT_WHOLE,
+            state=State.BROKEN,
+            what=f"job {job.name}: the owner's worker has no whole copy of vnode {listed(empty)}",
+            evidence="it reports neither a checkpoint to go on from nor an open database",
+            cost="batches wait for these vnodes",
+            remedy="its agent fetches them from other holders by itself; if there are none, bring"
+            " back a worker that had them",
+        )
+    for worker, vnodes in sorted(broken.items()):
+        yield Finding(
+            check=Check.COPY_NOT_WHOLE,
+            state=State.DEGRADED,
+            what=f"job {job.name}: worker {worker} has no whole copy of vnode {listed(vnodes)}",
+            evidence=f"epoch {epoch.number} names it as a full member",
+            cost="these vnodes have a copy less than it seems",
+            remedy="its agent fetches them again by itself; see `rhinoctl groups show"
+            f" {job.name} --vnodes`",
+        )
+    if job.lacking:
+        yield Finding(
+            check=Check.COPIES_LACKING,
+            state=State.DEGRADED,
+            what=f"job {job.name}: {job.lacking} copies are lacking",
+            evidence=f"it wishes for {job.replication} besides the owner's, on usable workers",
+            cost="what has no other copy waits for its worker if that dies",
+            remedy=f"they are made by themselves where there is a place: `rhinoctl groups plan"
+            f" {job.name}` says where, or why not",
+        )
+    yield from _bad(job, reports)
+
+
+def _bad(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+    for worker, report in sorted(reports.items()):
+        for bad in report.bad:
+            yield Finding(
+                check=Check.BAD_CHECKPOINT,
+                state=State.DEGRADED,
+                what=f"job {job.name}: a checkpoint of vnode {bad.vnode} on worker {worker}"
+                " was bad",
+                evidence=f"{bad.checkpoint}: {bad.fault}",
+                cost="an older one is used, or a copy is fetched; the disk may be failing",
+                remedy=f"a newer one takes its place: `rhinoctl checkpoint {job.name}`; look at the"
+                f" disk of {worker}",
+                fix=Fix.CHECKPOINT if job.live else None,
+                target=job.name,
+            )
+
+
+# --- log and replay ------------------------------------------------------------------------------
+
+
+def _logs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+    decided = _decided(reports)
+    for worker, report in sorted(reports.items()):
+        if report.log_bytes <= limits.LOG_BYTES_AIM:
+            continue
+        reach = {
+            (copy.covers, vnode) for vnode, copy in report.vnodes.items() if copy.covers is not None
+        }
+        since, vnode = min(reach, default=(report.released, None))
+        who = f"vnode {vnode}, whose newest checkpoint here covers {since}"
+        if vnode is None:
+            who = f"what is not released: the newest that is, is {since}"
+        yield Finding(
+            check=Check.LOG_HELD_BACK,
+            state=State.DEGRADED,
+            what=f"job {job.name}: the log of worker {worker} has grown",
+            evidence=f"{report.log_bytes >> 20} MB of {limits.LOG_BYTES_AIM >> 20} MB; held back by"
+            f" {who}; decided is {decided}",
+            cost="disk, and a longer replay after a loss",
+            remedy=f"`rhinoctl checkpoint {job.name}`, while its query runs; a silent or slow"
+            " member keeps the log, too",
+            fix=Fix.CHECKPOINT if job.live else None,
+            target=job.name,
+        )
+
+
+def _replay(
+    cluster: ClusterEvidence, job: JobEvidence, reports: Mapping[WorkerId, JobReport]
+) -> Iterator[Finding]:
+    decided = _decided(reports)
+    lag = {
+        (batches_between(copy.covers, decided), worker, vnode)
+        for worker, report in reports.items()
+        for vnode, copy in report.vnodes.items()
+        if copy.covers is not None and decided is not None
+    }
+    most, worker, vnode = max(lag, default=(0, WorkerId(""), Vnode(0)))
+    bound = limits.CHECKPOINTS_RETAINED * limits.CHECKPOINT_ROUND_BATCHES
+    slow = job.replay_s is not None and job.replay_s > 4 * cluster.replay_target_s
+    if most <= bound and not slow:
+        return
+    took = "" if job.replay_s is None else f"; that would take {job.replay_s:.1f} s"
+    yield Finding(
+        check=Check.REPLAY_LONG,
+        state=State.DEGRADED,
+        what=f"job {job.name}: a successor would have much to replay",
+        evidence=f"{most} batches at most (vnode {vnode} on {worker}); the bound is {bound}{took}",
+        cost="a failover or a restart of an instance takes that much longer",
+        remedy=f"`rhinoctl checkpoint {job.name}`",
+        fix=Fix.CHECKPOINT if job.live else None,
+        target=job.name,
+    )
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+def _operations(cluster: ClusterEvidence) -> Iterator[Finding]:
+    for running in cluster.operations:
+        view = running.view
+        late = running.deadline is not None and cluster.wall > running.deadline
+        if not late or view.phase is Phase.PAUSED:
+            continue
+        failover = view.kind is Kind.FAILOVER
+        yield Finding(
+            check=Check.OPERATION_LATE,
+            state=State.BROKEN if failover else State.DEGRADED,
+            what=f"{view.kind.value} {view.id} of job {view.job} is {view.phase.value}, and late",
+            evidence=f"it should have ended {cluster.wall - (running.deadline or 0):.0f} s ago;"
+            f" it waits for {'; '.join(running.waits_for) or 'a look at its workers'}",
+            cost="batches wait for its heirs" if failover else "no other operation of the job runs",
+            remedy=f"`rhinoctl op repair {view.id}`",
+            fix=Fix.REPAIR,
+            target=view.id,
+        )
+
+
+def _braked(job: JobEvidence) -> Iterator[Finding]:
+    if job.braked:
+        yield Finding(
+            check=Check.FAILOVER_BRAKED,
+            state=State.BROKEN,
+            what=f"job {job.name}: no failover by itself",
+            evidence=job.braked,
+            cost="batches wait until somebody decides",
+            remedy="bring the workers back, or go on by hand: `rhinoctl failover WORKER`",
+        )
+
+
+# --- Spark's offset log --------------------------------------------------------------------------
+
+
+def _offsets(
+    job: JobEvidence, reports: Mapping[WorkerId, JobReport], log: OffsetLog
+) -> Iterator[Finding]:
+    decided = _decided(reports)
+    digest = next(
+        (
+            report.offsets
+            for report in reports.values()
+            if report.decided is not None and report.decided.position.time == decided
+        ),
+        "",
+    )
+    fault = _offsets_fault(job, log, decided, digest)
+    if fault is None:
+        return
+    check, what, remedy = fault
+    yield Finding(
+        check=check,
+        state=State.BROKEN,
+        what=f"job {job.name}: {what}",
+        evidence="; ".join(
+            (
+                f"{log.directory}: newest offsets {log.newest}, newest commit {log.committed}",
+                f"decided is {decided or 'nothing'}",
+                *log.faults,
+            )
+        ),
+        cost="the query is refused at its next start; no row is lost or counted twice",
+        remedy=remedy,
+    )
+
+
+def _offsets_fault(
+    job: JobEvidence, log: OffsetLog, decided: BatchTime | None, digest: str
+) -> tuple[Check, str, str] | None:
+    """What is wrong, and what to do: of several, the one that comes first."""
+    restore = (
+        "restore the checkpoint directory from where it was copied, or accept a new stream over the"
+        f" state as it is: `rhinoctl job bind {job.name} --new-stream`"
+    )
+    repair = f"`rhinoctl job repair-offsets {job.name} --checkpoint {log.directory}`"
+    if job.query_id and log.query_id != job.query_id:
+        what = f"that checkpoint is of query {log.query_id or '(none)'}, the job of {job.query_id}"
+        return Check.OFFSETS_OTHER_QUERY, what, restore
+    if decided is None or decided.batch < 0 or decided.generation != job.generation:
+        return None  # nothing is decided that the log could disagree with
+    batch = decided.batch
+    if log.committed > batch:
+        what = f"Spark has committed batch {log.committed}, which no worker knows"
+        return Check.OFFSETS_AHEAD, what, restore
+    if log.newest > batch + 1:
+        what = f"Spark has planned batch {log.newest}, and {batch} is the last decided one"
+        return Check.OFFSETS_AHEAD, what, restore
+    if log.newest < batch - 1 or log.committed < batch - 1:
+        what = f"Spark would begin with batch {max(log.newest, 0)}, and {batch} is decided"
+        return Check.OFFSETS_BEHIND, what, restore
+    if log.committed == batch:
+        return None
+    if log.newest < batch:
+        return Check.OFFSETS_BEHIND, f"the offsets of decided batch {batch} are lost", repair
+    if batch not in log.digests:
+        return Check.OFFSETS_UNREADABLE, f"the offsets of batch {batch} cannot be read", repair
+    if digest and log.digests[batch] != digest:
+        return (
+            Check.OFFSETS_DIFFER,
+            f"the offsets of batch {batch} are not the decided ones",
+            repair,
+        )
+    return None

@@ -1,0 +1,89 @@
+"""Spark's offset log loses what was decided: the replay is refused, repaired, and counts once."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from rhinoctl import limits
+from rhinoctl.errors import IdentityChanged
+from rhinoctl.ops.doctor import doctor
+from rhinoctl.ops.repair_offsets import repair_offsets
+from rhinoctl.protocol.diagnosis import Check
+from rhinoctl.spark import Result, Rhino
+from rhinoctl.spark.source import nexmark_batch, nexmark_stream
+from tests.integration.running import Running
+from tests.integration.test_rhino_api import COUNT, EVENTS, Collected, run_to_end
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+
+JOB = "repaired"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    running = Running(tmp_path / "running", workers=2)
+    yield str(running.cluster)
+    running.close()
+
+
+class Failing(Collected):
+    """Fails once a batch of this number is decided and applied, before Spark commits it."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__()
+        self.at = at
+
+    def __call__(self, result: Result, batch: int) -> None:
+        if batch == self.at:
+            raise RuntimeError("the database is away")
+        super().__call__(result, batch)
+
+
+def run(
+    spark: SparkSession, cluster: str, path: Path, collected: Collected, *, rows: int
+) -> tuple[Any, Any]:
+    """A run of the query; how it failed for Spark, and for rhinoctl."""
+    with Rhino(spark, JOB, controller=cluster, instances=2, vnodes=8) as rhino:
+        stream = rhino.mark(nexmark_stream(spark, **EVENTS, max_events_per_batch=rows))
+        writer = stream.writeStream.foreachBatch(rhino.sink(COUNT, then=collected))
+        query = writer.option("checkpointLocation", str(path)).trigger(availableNow=True).start()
+        run_to_end(query)
+        return query.exception(), rhino.fault
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_batch_gets_its_decided_offsets_back(
+    spark: SparkSession, cluster: str, tmp_path: Path, version: str
+) -> None:
+    """Invariant 11: rows are never dropped or doubled on such evidence."""
+    setting = "spark.sql.streaming.offsetLog.formatVersion"
+    path, collected = tmp_path / "ck", Failing(at=1)
+    spark.conf.set(setting, version)
+    try:
+        failed, _ = run(spark, cluster, path, collected, rows=8000)
+        assert failed is not None
+        assert [(path / kind / "1").exists() for kind in ("offsets", "commits")] == [True, False]
+        for name in ("1", ".1.crc"):  # the disk loses it, and Spark plans the batch anew
+            (path / "offsets" / name).unlink()
+        collected.at = None
+        failed, fault = run(spark, cluster, path, collected, rows=5000)
+        assert isinstance(fault, IdentityChanged)
+        assert f"job repair-offsets {JOB}" in fault.remedy
+        time.sleep(limits.SESSION_LIVE_S + 1.0)
+        found = doctor(cluster, job=JOB, checkpoint=str(path))
+        assert [each.check for each in found.findings] == [Check.OFFSETS_DIFFER]
+        repaired = repair_offsets(cluster, JOB, checkpoint=str(path))
+        assert (repaired.written, (path / "offsets" / "1").read_text()[:2]) == (True, f"v{version}")
+        assert doctor(cluster, job=JOB, checkpoint=str(path)).findings == ()
+        failed, fault = run(spark, cluster, path, collected, rows=8000)
+        assert (failed, fault) == (None, None)
+    finally:
+        spark.conf.unset(setting)
+    bids = nexmark_batch(spark, **EVENTS)
+    expected = bids.groupBy("auction").agg(F.count("*"), F.max("price")).collect()
+    assert collected.rows == {row[0]: (row[1], row[2]) for row in expected}
