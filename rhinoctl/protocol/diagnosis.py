@@ -148,8 +148,8 @@ def _store(cluster: ClusterEvidence) -> Iterator[Finding]:
                     evidence=f"session {report.session}, {len(report.vnodes)} vnodes,"
                     f" {report.log_bytes} bytes of log",
                     cost="its query gets no session, and nobody fails it over",
-                    remedy="give the controller the store back that knew the job, before anything"
-                    " else; do not remove the worker's directory: the state is there",
+                    remedy="make the store anew from the workers: `rhinoctl controller recover`; do"
+                    " not remove the worker's directory: the state is there",
                 )
 
 
@@ -172,7 +172,7 @@ def _epochs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator
             cost="sessions that the controller gives out are refused by the workers"
             if ahead
             else "until the store can be written, a restart of the controller starts from there",
-            remedy="give the controller its newest store back"
+            remedy="make the store anew from the workers: `rhinoctl controller recover`"
             if ahead
             else "see `rhinoctl status` for why the store cannot be written",
         )
