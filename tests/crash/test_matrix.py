@@ -142,6 +142,7 @@ class Matrix:
 
     def run(self, cell: Cell) -> None:
         """One cell. Raises AssertionError."""
+        self._await_no_copies()
         view = self.job.client.job(JOB)
         owner = {v: i.id for i in view.instances for v in i.vnodes}
         origin = owner[MOVED[0]]
@@ -176,6 +177,13 @@ class Matrix:
         """End everything."""
         os.environ.pop(VARIABLE)
         self.job.close()
+
+    def _await_no_copies(self) -> None:
+        """The last origin has left the chains: who has a copy still would have nothing to fetch."""
+        deadline = time.monotonic() + 30.0
+        while self.job.client.job(JOB).members:
+            assert time.monotonic() < deadline, self.job.client.job(JOB).members
+            self.job.batches(1)
 
     def _process(self, victim: str, origin: InstanceId, target: InstanceId) -> str:
         worker = {i.id: i.worker for i in self.job.client.job(JOB).instances}
