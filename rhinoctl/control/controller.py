@@ -460,6 +460,7 @@ class Controller:
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
         return self._operations.abort(op, request)
 
+    @_acting
     def decided(self, name: str) -> Waiting:
         """Answered once every worker of the job has been fenced."""
         document = self._operations.idle(name, dry_run=False)
@@ -474,6 +475,7 @@ class Controller:
         deadline = self._clock.monotonic() + limits.FENCE_DEADLINE_S + limits.HEARTBEAT_S
         return Waiting(ready=ready, late=late, deadline=deadline)
 
+    @_acting
     def repair(self, op: str) -> Waiting:
         """Answered once the operation's workers have, or have had the time to."""
         ready = self._repairs.repair(op)
@@ -483,12 +485,15 @@ class Controller:
     def evidence(self) -> ClusterEvidence:
         return self._repairs.evidence(self._overview.store_fault)
 
+    @_acting
     def pause(self, op: str) -> views.OperationView:
         return self._operations.pause(op)
 
+    @_acting
     def resume(self, op: str) -> views.OperationView:
         return self._operations.resume(op)
 
+    @_acting
     def revert(self, op: str, request: views.RevertRequest) -> views.OperationView:
         return self._reverts.revert(op, request)
 
