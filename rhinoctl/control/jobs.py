@@ -376,7 +376,7 @@ class Jobs:
                 f"an epoch record of job {name} is being written, or its workers are being asked",
                 remedy="try again in a moment",
             )
-        session = self._registry.next_session(uid)
+        session = self._registry.next_session(uid, self._fleet.session(uid))
         lineage = Lineage(
             cluster=self._cluster, job=uid, session=session, epoch=self.epoch(document)
         )
