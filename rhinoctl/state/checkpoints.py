@@ -365,6 +365,8 @@ class VnodeCheckpoints:
         self._complete[manifest.checkpoint_id] = manifest
         self._sorted = None
         self._stamps[manifest.checkpoint_id] = stamps
+        for faults in (self.damaged, self.flaws):  # of the bad one that had this id
+            faults.pop(manifest.checkpoint_id, None)
 
     def _source(self, manifest: Manifest, entry: FileEntry) -> tuple[str, str]:
         """Where a content is: its path, and the checkpoint that has it."""

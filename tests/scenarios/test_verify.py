@@ -133,6 +133,23 @@ def test_a_live_database_does_not_keep_a_file_that_is_bad() -> None:
     world.finish(query, batches=query.directory.committed + 10)
 
 
+def test_the_same_checkpoint_is_good_once_it_was_fetched_again() -> None:
+    """All that a member had is bad, and no batch runs: it gets what the owner has, by its id."""
+    world = World(workers=2, vnodes=4, replication=1)
+    query = running(world, 100)  # the log of the first batches is gone
+    replicated(world, query)
+    worker = world.epoch().holders(Vnode(3))[1]
+    had = checkpoints(world, worker, 3)
+    for path in {tables(world, worker, each)[0] for each in had}:
+        world.hosts[worker].disk.rot(path, 0)
+    assert {each.vnode for each in ops.bad(verify(world))} == {3}
+    world.until(mended(world), "a good one in its place")
+    assert checkpoints(world, worker, 3)[-1] == had[-1]
+    assert ops.error_of(verify(world, deep=True)) is None
+    query.idle = False
+    world.finish(query, batches=query.directory.committed + 10)
+
+
 def test_without_another_copy_an_older_checkpoint_serves() -> None:
     world = World(workers=1)
     query = running(world, 60)
