@@ -102,6 +102,7 @@ def test_a_round_is_named_until_it_is_over(
 def test_a_round_in_which_nothing_is_read_any_more_ends(
     controller: FakeController, run: Any, golden: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ops, "LOOK_S", 0.01)
     monkeypatch.setattr(ops, "STALL_S", 0.0)
     controller.answers["POST", VERIFY] = WAITING
     ended = run("verify", "clicks")
