@@ -63,6 +63,7 @@ def test_windows_move_while_they_are_open(running: Start) -> None:
     assert verdict["rows"] > 0
 
 
+@pytest.mark.slow
 def test_t3_a_worker_is_killed_under_load(running: Start) -> None:
     """T3, short: agent and instances die by SIGKILL, the query goes on, and nothing is fetched."""
     job = running(workers=3, seconds=8, instances=3, replication=1)

@@ -130,7 +130,7 @@ def test_a_paused_rescale_waits_with_whole_copies_and_then_goes_on() -> None:
     before = world.epoch()
     operation = world.rescale(3)
     world.call(lambda c: c.pause(operation))
-    world.run(limits.HANDOVER_DEADLINE_S / 20)
+    world.run(5.0)
     assert world.operation(operation).phase is Phase.PAUSED
     assert [r.owner for r in world.epoch().routes] == [r.owner for r in before.routes]
     moved = world.operation(operation).moves

@@ -90,6 +90,7 @@ def test_a_refused_controller_changes_nothing() -> None:
     world.finish(other, batches=seen + 10)
 
 
+@pytest.mark.slow
 def test_after_a_recovery_the_query_is_still_the_job_s_own() -> None:
     """Invariant 11: no other query is taken for it."""
     world, query = running()
@@ -140,6 +141,7 @@ def test_a_store_that_is_lost_in_a_handover(phase: str) -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.3])
 def test_a_store_that_is_lost_in_a_failover(after_s: float) -> None:
     world, query = running(workers=4, replication=1)
@@ -165,6 +167,7 @@ def test_a_store_that_is_lost_in_a_failover(after_s: float) -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_what_was_given_up_stays_given_up() -> None:
     """The cut is offered, and perhaps decided, when the store is lost; the worker is back."""
     world, query = running(workers=4, replication=1)
@@ -261,6 +264,7 @@ def test_a_failover_that_an_old_copy_has_is_not_done_again() -> None:
     world.finish(query, batches=query.directory.committed + 10)
 
 
+@pytest.mark.slow
 def test_agents_that_restart_have_not_forgotten() -> None:
     world, query = running()
     old = world.copy_store()
@@ -314,6 +318,7 @@ def test_a_controller_killed_while_it_recovers() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_a_second_recovery_gives_no_session_that_the_first_gave() -> None:
     world, query = running()
     world.replace_store()
@@ -329,6 +334,7 @@ def test_a_second_recovery_gives_no_session_that_the_first_gave() -> None:
     world.finish(third, batches=third.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_what_a_recovered_store_may_have_given_is_not_given_again() -> None:
     """It is lost before any worker has heard of a session that it gave."""
     world, query = running()
@@ -342,6 +348,7 @@ def test_what_a_recovered_store_may_have_given_is_not_given_again() -> None:
     world.finish(again, batches=again.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_a_job_that_only_a_silent_worker_has_is_not_begun_anew() -> None:
     """It is left out with its worker; when that is back the job is there, and its name is taken."""
     world = World(workers=2, instances=1)

@@ -225,6 +225,9 @@ def test_copies_are_made_anew_once_the_heirs_have_recovered() -> None:
     """They would take the network, and the disks, from what the job waits for."""
     world, query = started(workers=4, batches=40)
     world.hosts["w1"].lose()
+    for name in ("w2", "w3", "w4"):  # so that the heirs take their time
+        for pid in list(world.hosts[name].instances):
+            world.hosts[name].kill_pid(pid)
     phases = set()
 
     def all_back() -> bool:

@@ -2,6 +2,8 @@
 
 from math import inf
 
+import pytest
+
 from rhinoctl.ids import Vnode
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
@@ -45,6 +47,7 @@ def test_every_member_has_the_owners_checkpoints_file_by_file() -> None:
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_the_owners_log_waits_for_the_chain() -> None:
     """Invariant 5: it is trimmed once every full member has the checkpoint, and soon then."""
     world = World(workers=2, instances=1, replication=1)

@@ -32,6 +32,7 @@ def most_behind(world: World, query: Query, *, until_batch: int) -> tuple[int, i
     return behind, log
 
 
+@pytest.mark.slow
 def test_vnodes_without_rows_have_their_turn_however_long_the_others_take_to_replay() -> None:
     """Small batches that take long: a replay of their rows is predicted to exceed its target,
     whatever is checkpointed, and eviction touches the vnodes without rows as well."""

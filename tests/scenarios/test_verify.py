@@ -150,6 +150,7 @@ def test_the_same_checkpoint_is_good_once_it_was_fetched_again() -> None:
     world.finish(query, batches=query.directory.committed + 10)
 
 
+@pytest.mark.slow
 def test_without_another_copy_an_older_checkpoint_serves() -> None:
     world = World(workers=1)
     query = running(world, 60)
@@ -178,6 +179,7 @@ def test_a_worker_that_is_down_is_named_and_never_counted_as_whole() -> None:
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_only_the_vnodes_that_were_asked_for() -> None:
     world = World(workers=2, vnodes=4, replication=1)
     query = running(world)
@@ -198,6 +200,7 @@ def test_what_there_is_not_is_refused() -> None:
         world.call(lambda c: c.verify(JobName("other"), views.VerifyRequest()))
 
 
+@pytest.mark.slow
 def test_two_who_ask_for_the_same_share_a_round_and_others_are_told_to_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -316,6 +319,7 @@ def test_the_scrub_finds_what_nobody_has_asked_for(monkeypatch: pytest.MonkeyPat
     world.finish(query, batches=query.directory.committed + 10)
 
 
+@pytest.mark.slow
 def test_the_scrub_keeps_to_its_rate_and_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_EVERY_S", 30.0)
     monkeypatch.setattr(limits, "SCRUB_LOOK_S", 1.0)

@@ -49,6 +49,7 @@ def test_a_cluster_that_runs_is_sound() -> None:
     assert unsound(bench) == set()
 
 
+@pytest.mark.slow
 def test_a_silent_worker_and_a_late_operation_are_found() -> None:
     bench = started()
     op = bench.handover(0, to="i1").id
