@@ -34,7 +34,7 @@ e2e: setup  ## run the slow and the end-to-end tests at full length
 e2e-short: setup  ## the part of the end-to-end tests that CI runs: real processes, really killed
 	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py \
 	    tests/integration/test_bench.py tests/integration/test_windows_vs_spark.py \
-	    tests/integration/test_black_hole.py
+	    tests/integration/test_black_hole.py tests/integration/test_local_cluster.py
 
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
 	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash

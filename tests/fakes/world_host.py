@@ -85,6 +85,11 @@ class Host:
         loop = self._agent_life(self.agent, process)
         self._world.schedule.add(self.name, self._wire.inner, loop)
 
+    @property
+    def runs(self) -> bool:
+        """Whether the agent runs, or is just starting: that may take its time on a slow disk."""
+        return self._process is not None
+
     def _settings(self) -> AgentSettings:
         return AgentSettings(
             cluster=self._world.cluster,

@@ -90,6 +90,7 @@ def test_an_up_that_fails_leaves_nothing_running(directory: str, tmp_path: Path)
     assert (code, view["health"], pids(view)) == (Exit.REFUSED, "down", {})
 
 
+@pytest.mark.slow
 def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
     """It is damaged, which is told, then gone, and made anew from the workers; then a backup."""
     where = ("--cluster", directory)

@@ -49,7 +49,7 @@ def interrupted(world: World, query: Query, step: str, then: str, seed: int = 0)
     world.finish(query, batches=query.directory.committed + 15)
 
 
-@pytest.mark.parametrize("then", ["agent", "power"])
+@pytest.mark.parametrize("then", [pytest.param("agent", marks=pytest.mark.slow), "power"])
 @pytest.mark.parametrize("step", STEPS)
 def test_an_agent_is_killed_at_a_step_of_a_batch(step: str, then: str) -> None:
     world = World(workers=2)

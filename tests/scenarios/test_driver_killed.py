@@ -26,7 +26,11 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("skip", [0, 1], ids=["at the first", "at the second"])
+@pytest.mark.parametrize(
+    "skip",
+    [0, pytest.param(1, marks=pytest.mark.slow)],
+    ids=["at the first", "at the second"],
+)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_driver_killed_at_a_step(step: str, skip: int) -> None:
     world = World(workers=2)

@@ -535,7 +535,12 @@ def test_a_member_that_is_lost_is_replaced() -> None:
 
 @pytest.mark.parametrize(
     ("damage", "all_of_them"),
-    [("a byte", False), ("gone", False), ("truncated", True), ("empty", True)],
+    [
+        ("a byte", False),
+        pytest.param("gone", False, marks=pytest.mark.slow),
+        ("truncated", True),
+        pytest.param("empty", True, marks=pytest.mark.slow),
+    ],
 )
 def test_t6_an_heir_with_bad_bytes(
     damage: str, all_of_them: bool, caplog: pytest.LogCaptureFixture

@@ -8,6 +8,8 @@ from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
 from tests.fakes.world_windows import WindowedWorkload
 
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3)))
+
 
 def test_windows_are_put_out_once_and_their_state_goes() -> None:
     world = World(workers=1, workload=WindowedWorkload())
@@ -18,7 +20,7 @@ def test_windows_are_put_out_once_and_their_state_goes() -> None:
     assert len(outputs) == len(set(outputs)) > 100
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_vnodes_move_at_random_while_windows_are_open(seed: int) -> None:
     random = Random(seed)
     world = World(seed, workers=2, workload=WindowedWorkload())
@@ -67,7 +69,7 @@ def test_an_idle_vnode_closes_its_windows_too() -> None:
     assert query.failures == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_workers_are_lost_at_random_while_windows_are_open(seed: int) -> None:
     """Heirs have the windows as they were, the watermark included."""
     random = Random(seed)

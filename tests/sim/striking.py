@@ -7,7 +7,7 @@ from typing import Any
 
 from rhinoctl import limits
 from rhinoctl.control.controller import Controller
-from rhinoctl.errors import RhinoError
+from rhinoctl.errors import DiskFull, RhinoError
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import ENDED
@@ -127,11 +127,11 @@ class Striking:
     def _start_agent(self, host: Host) -> None:
         """Nothing is done if it runs. One that cannot start, since its disk is full, is started
         again, as by whoever supervises it."""
-        if host.agent is not None:
+        if host.runs:
             return
         try:
             host.start_agent()
-        except OSError as fault:
+        except (OSError, DiskFull) as fault:
             self.note(f"     the agent of {host.name} cannot start: {fault}")
             host.kill_agent()
             self._world.network.after(RESTART_S, lambda: self._start_agent(host))
