@@ -32,8 +32,8 @@ e2e: setup  ## run the slow and the end-to-end tests at full length
 	$(PYTEST) -m "slow or e2e" --timeout 3600
 
 e2e-short: setup  ## the part of the end-to-end tests that CI runs: real processes, really killed
-	$(PYTEST) -m "slow and not e2e" tests/integration/test_main_job.py \
-	    tests/integration/test_bench.py tests/integration/test_windows_vs_spark.py \
+	$(PYTEST) -m "slow and not e2e" -k "not driver_killed and not controller_killed" \
+	    tests/integration/test_main_job.py tests/integration/test_bench.py \
 	    tests/integration/test_black_hole.py tests/integration/test_local_cluster.py
 
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
