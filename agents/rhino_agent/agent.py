@@ -33,12 +33,8 @@ _GONE = ".gone"
 """What a job's directory is called while it is removed."""
 
 
-class WorkerDisk(StampingDisk, Protocol):
-    """A replica disk that also says how much room it has."""
-
-    def free_bytes(self) -> int:
-        """Bytes that may still be written."""
-        ...
+class WorkerDisk(StampingDisk, ballast.Roomy, Protocol):
+    """A replica disk: with stamps, and with an account of its room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,12 @@ ballast, which is laid down again once the disk has room.
 
 import errno
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from rhino_agent.ports import event
 from rhinoctl import limits
 from rhinoctl.errors import DiskFull
 from rhinoctl.protocol.ports import Disk
-
-T = TypeVar("T")
 
 _PATH = "ballast"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -29,18 +27,19 @@ class Roomy(Disk, Protocol):
         ...
 
 
-def in_any_case(disk: Disk, write: Callable[[], T]) -> T:
+def in_any_case(disk: Disk, write: Callable[[], None]) -> None:
     """Write something, at the expense of the ballast if the disk is full. Raises DiskFull if that
     does not make room enough."""
     try:
-        return write()
+        write()
+        return
     except OSError as fault:
         if fault.errno not in _FULL:
             raise
     disk.remove(_PATH)
     event("ballast-dropped")
     try:
-        return write()
+        write()
     except OSError as fault:
         if fault.errno not in _FULL:
             raise
