@@ -51,7 +51,7 @@ class Groups:
                 continue
             job = reports.get(name)
             here = sum(v.state_bytes for v in job.vnodes.values()) if job is not None else 0
-            room = here + int(seen.report.free_bytes * limits.DISK_SHARE)
+            room = here + room_for_copies(seen.report)
             found[name] = Host(disk_bytes=room)
         return found
 
@@ -237,6 +237,11 @@ class Groups:
 
 
 _WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
+
+
+def room_for_copies(report: m.WorkerReport) -> int:
+    """Bytes of copies that a worker's disk may still take; the rest is for log and compaction."""
+    return int(report.free_bytes * limits.DISK_SHARE)
 
 
 def sources_of(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:

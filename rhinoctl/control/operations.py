@@ -14,7 +14,7 @@ from rhinoctl import limits
 from rhinoctl.control.ceilings import check_ceilings
 from rhinoctl.control.failovers import Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
-from rhinoctl.control.groups import Groups
+from rhinoctl.control.groups import Groups, room_for_copies
 from rhinoctl.control.jobs import Jobs, check_parallelism
 from rhinoctl.control.registry import (
     FailoverDocument,
@@ -319,7 +319,7 @@ class Operations:
         for worker, vnodes in sorted(coming.items()):
             report = self.fleet.workers[worker].report
             size = self._state_bytes(uid, epoch, dict.fromkeys(vnodes, InstanceId("")))
-            if report is not None and size > report.free_bytes * limits.DISK_SHARE:
+            if report is not None and size > room_for_copies(report):
                 raise DiskFull(
                     f"worker {worker} has {report.free_bytes / 1e6:.0f} MB free, and"
                     f" {size / 1e6:.0f} MB would come to it; a share of it stays for log and"
