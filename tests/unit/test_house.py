@@ -5,8 +5,10 @@ change; the last part of the file shows each rule a module that breaks it, so th
 """
 
 import ast
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -393,6 +395,31 @@ def files_of_the_repository() -> tuple[str, ...]:
         pytest.skip("not a git repository")
     names = sorted(set(listed.stdout.split("\0")) - {""})
     return tuple(name for name in names if (ROOT / name).is_file())
+
+
+@pytest.mark.slow  # `make check` runs it; the tests are shared out by this order
+def test_tests_are_collected_in_one_order() -> None:
+    """Cases taken from a set come in another order in each process, and two workers disagree."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    collections = [
+        subprocess.Popen(
+            [*command, "tests"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2", "3", "4")  # a set of two has one order in half of the processes
+    ]
+    outputs = [collection.communicate()[0] for collection in collections]
+    first, *others = ([line for line in out.splitlines() if "::" in line] for out in outputs)
+    assert first
+    expect_none(
+        f"{there}: elsewhere {here} comes in its place"
+        for other in others
+        for here, there in zip(first, other, strict=True)
+        if here != there
+    )
 
 
 @pytest.mark.parametrize("pattern", [REGISTRY, BUILD_MACHINE], ids=["registry", "build-machine"])

@@ -347,7 +347,10 @@ def test_pauses_are_bounded_all_together() -> None:
     assert hm.step(twice, facts(START), 3_001.0 + limits.PAUSE_MAX_S - 3_000.0).ended
 
 
-@pytest.mark.parametrize("phase", [Phase.ARMED, Phase.ABORTING, Phase.MARKED, *hm.ENDED])
+@pytest.mark.parametrize(
+    "phase",
+    [Phase.ARMED, Phase.ABORTING, Phase.MARKED, Phase.COMPLETE, Phase.ABORTED],
+)
 def test_what_may_have_its_marker_cannot_be_paused(phase: Phase) -> None:
     state = replace(NEW_WORKER.planned(), phase=phase)
     assert not hm.may_pause(state)
