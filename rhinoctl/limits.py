@@ -92,6 +92,10 @@ COPIES_AT_ONCE = 4
 REPLICATION_TIMEOUT_S = 60.0
 """A checkpoint that a chain has not acknowledged by then is dropped; a newer one is offered."""
 
+YIELD_S = 0.5
+"""How long the next chunk of a copy waits for a batch: copies take the time between batches, and
+where there is none, still a chunk of each so often."""
+
 OFFER_LOOK_S = 0.1
 """How often an agent looks which checkpoints are new, to offer them to other workers."""
 

@@ -253,6 +253,11 @@ class Job:
         """The newest batch that is known to be decided."""
         return self.state.decided.time if self.state.decided is not None else BASE
 
+    @property
+    def batch_under_way(self) -> bool:
+        """Whether rows are staged here, or somebody waits until they are applied."""
+        return self.state.opened is not None or bool(self._owed)
+
     def epoch(self) -> Epoch | None:
         """The epoch that holds now, as far as this worker knows."""
         return self.state.epoch()

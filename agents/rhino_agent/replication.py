@@ -235,7 +235,7 @@ class Replication:
             self._fetched(before, manifest, message.covers, fault)
 
         source = Source(worker=before, address=epoch.workers[before])
-        transfer = Transfer(self._job, self._upkeep, source, manifest, ended)
+        transfer = Transfer(self._job, self._upkeep, source, manifest, ended, yields=True)
         self._intakes[vnode] = Intake(transfer, before)
 
     def _supersede(self, vnode: Vnode) -> None:

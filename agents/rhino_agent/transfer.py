@@ -8,6 +8,7 @@ Invariants:
 
 1. What was fetched counts only after its hash was checked and it is durable.
 2. A transfer that ends early leaves the chunks that came, for the next one.
+3. One that yields goes on while batches follow each other without a gap, only more slowly.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,8 @@ class Source:
 
 
 class Transfer:
-    """One checkpoint on its way here; `ended` hears how it ended: None, or why not.
+    """One checkpoint on its way here; `ended` hears how it ended: None, or why not. One that
+    `yields` to batches takes the time between them.
 
     CorruptFile says that the source's content is not what its manifest promises.
     """
@@ -45,6 +47,8 @@ class Transfer:
         source: Source,
         manifest: Manifest,
         ended: Callable[[Exception | None], None],
+        *,
+        yields: bool = False,
     ) -> None:
         self.source = source
         self.manifest = manifest
@@ -53,6 +57,7 @@ class Transfer:
         self._upkeep = upkeep
         self._kept = upkeep.holdings.of(self.vnode)
         self._ended = ended
+        self._yields_until = self._patience() if yields else None
         self._missing = self._kept.missing(manifest)
         self._asked = False
         self._over = False
@@ -61,12 +66,23 @@ class Transfer:
 
     def go_on(self) -> None:
         """Ask for the next chunk, or adopt; nothing while something is under way."""
-        if self._asked or self._over:
+        if self._asked or self._over or self._must_wait():
             return
+        if self._yields_until is not None:
+            self._yields_until = self._patience()
         if not self._missing:
             self._adopt()
         elif self._job.throttle.may():
             self._ask(self._missing[0])
+
+    def _patience(self) -> float:
+        return self._job.ports.clock.monotonic() + limits.YIELD_S
+
+    def _must_wait(self) -> bool:
+        until = self._yields_until
+        if until is None or not self._job.batch_under_way:
+            return False
+        return self._job.ports.clock.monotonic() < until
 
     def cancel(self) -> None:
         """Nothing that comes is taken any more; `ended` is not called."""

@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from rhinoctl.control.client import ControlClient
 from rhinoctl.ops.demo_kill import failover_of, kill_worker
 from rhinoctl.protocol.handover import Kind
 from rhinoctl.protocol.views import DrainRequest, HandoverRequest, OperationView, RescaleRequest
@@ -110,11 +114,14 @@ def test_t3_kill_the_owner(running: Start) -> None:
     job.start()
     job.until(lambda e: e["event"] == "clock", within_s=900)
     _await_copies(job)
-    accident = kill_worker(job.cluster, job.client, JOB)
-    job.batches(2)
-    lost = failover_of(job.client, accident)
-    assert lost is not None
-    _expect_complete(job, lost)
+    with _Traffic(job.client) as traffic:
+        job.batches(30)
+        accident = kill_worker(job.cluster, job.client, JOB)
+        job.batches(2)
+        lost = failover_of(job.client, accident)
+        assert lost is not None
+        _expect_complete(job, lost)
+        recovered = time.time()
     lost = job.client.operation(lost.id)
     state = sum(i.state_bytes for i in job.client.job(JOB).instances)
     assert len(lost.moves) == 16
@@ -135,6 +142,42 @@ def test_t3_kill_the_owner(running: Start) -> None:
     assert kinds.count(Kind.FAILOVER) == 1
     assert job.until(lambda e: e["event"] == "result", within_s=600)["oracle"]["equal"]
     assert lost.bytes_moved < state / 100
+    usual, meanwhile = traffic.around(accident.at, recovered)
+    print(f"{usual / 1e6:.1f} MB of checkpoints in as long before, {meanwhile / 1e6:.1f} meanwhile")
+    assert meanwhile < usual + state / 100
+
+
+class _Traffic:
+    """The bytes of checkpoints that come to all workers, looked at ten times a second."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self._client = client
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._seen: list[tuple[float, int]] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=30.0)
+
+    def around(self, begin: float, end: float) -> tuple[int, int]:
+        """Bytes between two times, after the most that came in any stretch as long before them."""
+        length = end - begin
+        before = [at for at, _ in self._seen if at + length <= begin]
+        return max(self._between(at, at + length) for at in before), self._between(begin, end)
+
+    def _between(self, begin: float, end: float) -> int:
+        counts = [bytes_ for at, bytes_ in self._seen if begin <= at <= end]
+        # the count of a worker that has died goes
+        return sum(max(0, later - earlier) for earlier, later in pairwise(counts))
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.1):
+            self._seen.append((time.time(), self._client.job(JOB).fetched_bytes))
 
 
 def _await_copies(job: Running) -> None:

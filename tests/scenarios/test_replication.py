@@ -1,14 +1,31 @@
 """Checkpoints on their way down the chains, on the real loops."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 import pytest
 
+from rhinoctl import limits
 from rhinoctl.ids import Vnode
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
+from tests.fakes.world_process import Trap
 from tests.scenarios.test_copies import checkpoints, tables, warmed_up
 from tests.scenarios.test_failover import all_copies, failovers, goes_on
+
+
+@dataclass(eq=False, kw_only=True)
+class Ear(Trap):
+    """Hears all that a process does, and never springs."""
+
+    hears: Callable[[str], None]
+
+    def matches(self, process: str, step: str, *, after: bool) -> bool:
+        """See `Trap`."""
+        if process == self.process and not after:
+            self.hears(step)
+        return False
 
 
 def newest(world: World, worker: str, vnode: int) -> str:
@@ -45,6 +62,35 @@ def test_every_member_has_the_owners_checkpoints_file_by_file() -> None:
                 assert bytes(disk.read(path)) == bytes(owner.read(path))
     query.idle = False
     world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_copies_take_the_time_between_batches() -> None:
+    """The next chunk waits for the batch under way, but not for longer than a chunk may."""
+    world = World(workers=2, instances=1, replication=1)
+    query = warmed_up(world, batches=20)
+    agent = world.hosts["w2"].agent
+    assert agent is not None
+    job = agent.desks[world.uid()].job
+    busy_since = inf
+    waits: list[float] = []
+
+    def heard(step: str) -> None:
+        nonlocal busy_since
+        now = world.clock.monotonic()
+        busy_since = min(busy_since, now) if job.batch_under_way else inf
+        if step.startswith("send FetchChunk"):
+            waits.append(max(0.0, now - busy_since))
+
+    world.traps.append(Ear(process="w2", step="", then=lambda: None, hears=heard))
+    world.until(lambda: query.directory.committed >= 60)
+    assert waits
+    quick = [wait for wait in waits if wait < limits.YIELD_S]
+    assert max(quick, default=0.0) < 0.05  # only what a batch found under way
+    world.network.late_s["Seal"] = 3.0  # from now on a batch is always under way
+    waits.clear()
+    world.until(lambda: query.directory.committed >= 80, within_s=300)
+    assert [wait for wait in waits if wait >= limits.YIELD_S]
+    world.finish(query, batches=query.directory.committed + 3)
 
 
 @pytest.mark.slow
