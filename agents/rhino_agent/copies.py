@@ -139,6 +139,7 @@ class Copies:
         return transfer
 
     def _go_on(self, copy: Copy) -> None:
+        """Take the next step; there is a source."""
         if copy.source not in self._sources[copy.vnode]:
             self._elsewhere(copy)
         if copy.covers is None:
@@ -156,6 +157,9 @@ class Copies:
         def answered(envelope: Envelope) -> None:
             copy.asked = False
             if self._copies.get(copy.vnode) is not copy or copy.source != source:
+                return
+            if source not in self._sources[copy.vnode]:  # it was one when it was asked
+                self._elsewhere(copy)
                 return
             try:
                 self._take(copy, envelope)
@@ -186,10 +190,11 @@ class Copies:
         self._restart(copy)
 
     def _elsewhere(self, copy: Copy) -> None:
-        """Try the next source. After all of them, what was bad may have been replaced."""
+        """Try the next source. After all of them, what was bad may have been replaced. Without any
+        the copy waits for one."""
         sources = sorted(self._sources[copy.vnode])
         after = [source for source in sources if source > copy.source]
-        copy.source = (after or sources)[0]
+        copy.source = next(iter(after or sources), copy.source)
         self._restart(copy)
         if not after:
             copy.bad.clear()

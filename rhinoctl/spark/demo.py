@@ -37,10 +37,14 @@ from rhinoctl.spark.queries import (
 from rhinoctl.spark.result import Result
 from rhinoctl.spark.rhino import Rhino
 from rhinoctl.spark.source import nexmark_batch, nexmark_stream
+from rhinoctl.spark.tagging import quoted
 
 WARM_UP = 2000
 """Rows that pass through everything before the clock starts: Spark starts its Python processes,
 and loads its classes, with the first batch that has rows."""
+
+SIDE = "__side"
+"""Which of two results a row is of, as a column."""
 
 STALL_S = 360.0
 """A demo whose stream stands still for so long has failed."""
@@ -261,16 +265,9 @@ class Demo:
         rows = write_result(files, merged, last_by=self._query.last_by)
         read = partial(nexmark_batch, spark, **self._config.options(), base_ms=self._base_ms or 0)
         whole = self._query.over(self._query.own(read), self._watermark_ms)
-        oracle = _comparable(whole).cache()
-        ours = _comparable(spark.read.parquet(str(merged))).cache()
-        missing = oracle.exceptAll(ours).count()
-        extra = ours.exceptAll(oracle).count()
-        return {
-            "rows": oracle.count(),
-            "missing": missing,
-            "extra": extra,
-            "equal": missing == 0 and extra == 0 and rows == oracle.count(),
-        }
+        found = compared(_comparable(whole), _comparable(spark.read.parquet(str(merged))))
+        equal = found["missing"] == 0 and found["extra"] == 0 and rows == found["rows"]
+        return {**found, "equal": equal}
 
 
 def _number(offsets: str) -> int:
@@ -284,10 +281,27 @@ def _number(offsets: str) -> int:
 
 
 def _comparable(frame: DataFrame) -> DataFrame:
-    """Padding is compared by its hash, which `exceptAll` can hold in memory."""
+    """Padding is compared by its hash, which fits in memory."""
     if "pad" in frame.columns:
         frame = frame.withColumn("pad", F.sha2(F.col("pad"), 256))
     return frame.select(sorted(frame.columns))
+
+
+def compared(oracle: DataFrame, ours: DataFrame) -> dict[str, int]:
+    """The rows of the oracle, those of them that ours lacks, and those that it has beyond them, in
+    one pass: what `exceptAll` both ways tells, for half the time."""
+    columns = [quoted(name) for name in oracle.columns]
+    sides = oracle.withColumn(SIDE, F.lit(1)).unionByName(ours.withColumn(SIDE, F.lit(-1)))
+    rows = sides.groupBy(*columns).agg(
+        F.count_if(F.col(SIDE) > 0).alias("rows"), F.sum(SIDE).alias("over")
+    )
+    sums = rows.agg(
+        F.sum("rows").alias("rows"),
+        F.sum(F.greatest(F.col("over"), F.lit(0))).alias("missing"),
+        F.sum(F.greatest(-F.col("over"), F.lit(0))).alias("extra"),
+    ).first()
+    assert sums is not None
+    return {name: int(value or 0) for name, value in sums.asDict().items()}
 
 
 def write_result(files: list[Path], target: Path, *, last_by: Sequence[str]) -> int:

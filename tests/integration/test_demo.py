@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rhinoctl.remote.local import ProcessName, remove_run_directory
 from rhinoctl.remote.proc import born
+from rhinoctl.spark.demo import compared
 
 GONE_S = 30.0
 
@@ -68,3 +70,16 @@ def test_no_process_is_left(tmp_path: Path, number: signal.Signals) -> None:
     else:
         assert demo.returncode == 130
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_the_verdict_counts_rows_that_are_missing_and_too_many(spark: SparkSession) -> None:
+    """As often as they are missing; null is equal to null, NaN to NaN, and -0.0 to 0.0."""
+    schema = "`a.b` string, n double"
+    shared = [("x", 1.0), (None, None), ("y", float("nan")), ("z", 0.0), ("x", 1.0)]
+    oracle = spark.createDataFrame([*shared, ("gone", 2.0), ("gone", 2.0)], schema)
+    ours = spark.createDataFrame([*shared[:3], ("z", -0.0), ("x", 1.0), ("x", 1.0)], schema)
+    assert compared(oracle, ours) == {"rows": 7, "missing": 2, "extra": 1}
+    assert compared(oracle, oracle) == {"rows": 7, "missing": 0, "extra": 0}
+    nothing = oracle.limit(0)
+    assert compared(nothing, ours.limit(3)) == {"rows": 0, "missing": 0, "extra": 3}

@@ -127,6 +127,27 @@ def test_another_holder_serves_when_the_one_that_was_asked_is_dead() -> None:
     assert query.failures == []
 
 
+def test_an_answer_that_comes_when_its_sender_is_no_source_any_more_is_not_taken() -> None:
+    """A source was cut off from all but the worker that copies, and given up meanwhile."""
+    world = World(workers=3, instances=3, replication=1)
+    query = warmed_up(world, batches=20)
+    world.network.late_s["FetchManifest"] = 0.9 * limits.FETCH_TIMEOUT_S
+    world.set_replication(2)
+    asked = world.trap("w3", "send FetchManifest", lambda: None)
+    world.until_sprung(asked)
+    w2 = world.hosts["w2"].address
+    world.network.partition([w2], ["controller", query.name, world.hosts["w1"].address])
+    world.until(lambda: "w2" not in world.epoch().workers, "the failover", 60.0)
+    copying = world.hosts["w3"].agent
+    world.run(limits.FETCH_TIMEOUT_S)
+    assert copying is not None
+    assert world.hosts["w3"].agent is copying
+    assert copying.mishaps == 0
+    world.network.late_s.clear()
+    world.network.heal()
+    world.finish(query, batches=query.directory.committed + 15)
+
+
 def test_a_copy_goes_on_when_its_only_source_is_started_again() -> None:
     world = World(workers=2)
     query = warmed_up(world)
