@@ -18,7 +18,7 @@ def demo(
     query: Annotated[
         str, typer.Option(metavar="NAME", help="The NEXMark query: q8, q5 or counts.")
     ] = "q8",
-    seconds: Annotated[int, typer.Option(metavar="N", min=10, help="How long rows come.")] = 45,
+    seconds: Annotated[int, typer.Option(metavar="N", min=10, help="How long rows come.")] = 40,
     rate: Annotated[int, typer.Option(metavar="N", min=1, help="Rows a second.")] = 20_000,
     workers: Annotated[
         int, typer.Option(metavar="N", min=1, max=WORKERS_MAX, help="Workers of the cluster.")
@@ -55,4 +55,4 @@ def add_to(app: typer.Typer) -> None:
         "refused": "no Java 17, no PySpark 4.2",
         "aborted": "a handover did not complete",
     }
-    app.command(**ends("rhinoctl demo --seconds 45 --state-mb 100", *codes, **notes))(demo)
+    app.command(**ends("rhinoctl demo --seconds 60 --state-mb 100", *codes, **notes))(demo)
