@@ -176,6 +176,7 @@ def _write_settings(directory: Path, request: DemoRequest, cluster: embedded.Emb
         "replication": min(REPLICATION, request.workers - 1),
         "seed": SEED,
         "preload_ms": int(time.time() * 1000),
+        "brief": request.state_mb == 0,
     }
     (directory / "job").mkdir()
     path.write_bytes(codec.dumps(settings))
