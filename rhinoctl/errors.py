@@ -168,6 +168,16 @@ class DiskFull(Refused):
     code = "disk-full"
 
 
+class UnknownDisk(Refused):
+    code = "unknown-disk"
+
+
+class DiskRefused(Refused):
+    """A directory that cannot become a worker's disk, or a disk that cannot leave it; says why."""
+
+    code = "disk-refused"
+
+
 class PortInUse(Refused):
     code = "port-in-use"
 

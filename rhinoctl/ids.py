@@ -17,6 +17,9 @@ JobName = NewType("JobName", str)
 WorkerId = NewType("WorkerId", str)
 """A host that runs an agent, e.g. ``w1``."""
 
+DiskId = NewType("DiskId", str)
+"""A replica disk of a worker, e.g. ``d2``; unique on it."""
+
 InstanceId = NewType("InstanceId", str)
 """A parallel instance of an operator, e.g. ``i0``; unique in its job."""
 

@@ -128,6 +128,9 @@ SCRUB_EVERY_S = 24 * 3600.0
 SCRUB_BYTES_S = 16 << 20
 """What the scrub of one job reads a second at most: 1.4 TB a day, little of a disk's time."""
 
+SCRUB_LINES_MAX = 20
+"""Bad files that are told of a scrub: after so many a disk is bad, and not a file."""
+
 SCRUB_LOOK_S = 60.0
 """How often the scrub looks which files there are."""
 
@@ -274,6 +277,15 @@ CONTROLLER_WAIT_S = 0.02
 
 TRIM_EVERY_BATCHES = 8
 """Coverage is made durable, and log and old checkpoints are removed, so often."""
+
+DISK_LOOK_S = 5.0
+"""Between two looks whether every disk of a worker is still there, and which have become empty."""
+
+RETIRE_BYTES_S = 64 << 20
+"""At which checkpoints leave a disk that is retired: a part of what a disk writes."""
+
+RETIRE_PAUSE_S = 5.0
+"""After a vnode could not leave a disk: what was in the way may have gone by then."""
 
 TIDY_S = 1.0
 """How often an agent looks for copies of vnodes that it does not hold any more."""

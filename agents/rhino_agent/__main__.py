@@ -1,9 +1,9 @@
 """The agent as a process: `python -m rhino_agent SETTINGS`."""
 
+import errno
 import logging
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -21,19 +21,21 @@ from rhinoctl.errors import RhinoError
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.ports import Address
 from rhinoctl.state.disk import LocalDisk
+from rhinoctl.state.disks import Disks, Owner
 from rhinoctl.state.locks import AgentLock
+from rhinoctl.state.spread import SpreadDisk
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import DISK_POINTS, WIRE_POINTS, with_points
 from rhinoctl.wire.secret import Secret
 
 
-class ReplicaDisk(LocalDisk):
-    """A local directory that knows its file system's free space."""
-
-    def free_bytes(self) -> int:
-        """Bytes free on the file system."""
-        return shutil.disk_usage(self.root).free
+def open_disk(path: str, number: int, *, fresh: bool) -> LocalDisk:
+    """A further disk in a directory (`rhinoctl.state.disks.Opener`): where nothing is mounted
+    nothing is made."""
+    if not fresh and not os.path.isdir(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return LocalDisk(path, number=number)
 
 
 class Stop:
@@ -69,8 +71,13 @@ def serve(settings: AgentSettings) -> None:
     lock = AgentLock(f"{settings.disk}/agent.lock")
     lock.acquire()
     stop = Stop()
-    disk = with_points(ReplicaDisk(settings.disk), settings.worker, DISK_POINTS)
+    disk = SpreadDisk(LocalDisk(settings.disk), settings.disk)
+    disk = with_points(disk, settings.worker, DISK_POINTS)
     incarnation = next_incarnation(disk)
+    owner = Owner(cluster=settings.cluster, worker=settings.worker, incarnation=incarnation)
+    disks = Disks(disk, open_disk, owner, settings.disks)
+    for lost in disks.lost():
+        event("disk-lost", disk=lost.name, path=lost.path, fault=lost.fault)
     token = Secret(Path(settings.token_file).read_text().strip())
     wire = FlightWire(listen=Address(settings.listen), token=token)
     wire = with_points(wire, settings.worker, WIRE_POINTS)
@@ -82,7 +89,7 @@ def serve(settings: AgentSettings) -> None:
         launcher=ProcessLauncher(),
         incarnation=incarnation,
     )
-    agent = Agent(ports, disk, pid=os.getpid(), host=host_limits())
+    agent = Agent(ports, disks, pid=os.getpid(), host=host_limits())
     event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
     try:
         while not stop.at_once and not agent.left and _wanted(settings.parent):

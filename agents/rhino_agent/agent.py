@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rhino_agent import ballast
 from rhino_agent.allegiance import Allegiance
 from rhino_agent.copies import Copies
+from rhino_agent.disks import DiskCare
 from rhino_agent.feeder import Feeder
 from rhino_agent.holdings import Holdings
 from rhino_agent.instances import known_instances
@@ -25,16 +26,13 @@ from rhinoctl.protocol import codec
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Envelope
-from rhinoctl.state.disk import StampingDisk
+from rhinoctl.state.disk import RoomyDisk
+from rhinoctl.state.disks import Disks
 
 _BATCH_PROTOCOL = (m.Fence, m.Open, m.Put, m.Resend, m.Seal, m.Apply)
 
 _GONE = ".gone"
 """What a job's directory is called while it is removed."""
-
-
-class WorkerDisk(StampingDisk, ballast.Roomy, Protocol):
-    """A replica disk: with stamps, and with an account of its room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class HostLimits:
 UNKNOWN_HOST = HostLimits(open_files=0, memory_bytes=0)
 
 
-def next_incarnation(disk: WorkerDisk) -> int:
+def next_incarnation(disk: RoomyDisk) -> int:
     """The number of this start; durable before anything else is done. Raises DiskFull."""
     path = "incarnation.json"
     number = 1 if disk.size(path) is None else codec.loads(int, disk.read(path)) + 1
@@ -109,18 +107,19 @@ class Agent:
     """
 
     def __init__(
-        self, ports: Ports, disk: WorkerDisk, *, pid: int, host: HostLimits = UNKNOWN_HOST
+        self, ports: Ports, disks: Disks, *, pid: int, host: HostLimits = UNKNOWN_HOST
     ) -> None:
         self.mishaps = 0
         self._host = host
         self._ports = ports
-        self._disk = disk
+        self._disk = disk = disks.spread
         self._pid = pid
         self._leaving_until: float | None = None
         self._ballast_at = 0.0
         self._desks: dict[JobUid, Desk] = {}
         self._unreadable: dict[JobUid, str] = {}
         self._allegiance = Allegiance(disk)
+        self._care = DiskCare(ports, disks, self._desks)
         for name in disk.list("jobs"):
             path = f"jobs/{name}/spec.json"
             if name.endswith(_GONE) or disk.size(path) is None:
@@ -144,7 +143,7 @@ class Agent:
     @property
     def has_work(self) -> bool:
         """Whether the next turn should come at once."""
-        return any(desk.has_work for desk in self._desks.values())
+        return self._care.has_work or any(desk.has_work for desk in self._desks.values())
 
     def leave(self) -> None:
         """End soon: once the controller has been told, so that it does not take this for a loss, or
@@ -169,10 +168,11 @@ class Agent:
         for uid, desk in list(self._desks.items()):
             for affair in desk.affairs():
                 self._try("turn of job", uid, affair)
+        self._try("care for the disks", "", self._care.step)
         now = self._ports.clock.monotonic()
         if now >= self._ballast_at:
             self._ballast_at = now + limits.BALLAST_LOOK_S
-            ballast.lay(self._disk, self._ports.settings.ballast_bytes)
+            ballast.lay(self._disk.first, self._ports.settings.ballast_bytes)
 
     def _try(self, what: str, of: str, act: Callable[..., None], *given: Any) -> None:
         """A full or failing disk, or a damaged file, is told and does not end the turn: whoever
@@ -215,6 +215,8 @@ class Agent:
             self._refuse(envelope, m.RefusalCode.FOREIGN, detail)
         elif isinstance(message, m.Heartbeat):
             self._heartbeat(message, envelope)
+        elif isinstance(message, m.ChangeDisks):
+            self._care.handle(envelope)
         else:
             self._take_for_job(message, envelope)
 
@@ -293,6 +295,7 @@ class Agent:
                 for uid, desk in self._desks.items()
                 if uid not in named
             },
+            disks=self._care.reports(),
         )
         self._ports.wire.reply(envelope, report)
         if report.leaving:

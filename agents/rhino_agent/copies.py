@@ -103,7 +103,8 @@ class Copies:
         for vnode in [v for v in self._copies if v not in self._sources]:
             self._drop(self._copies.pop(vnode))
         now = self._job.ports.clock.monotonic()
-        lacking = [v for v in sorted(self._sources) if self._lacks(v)]
+        held = self._upkeep.is_held
+        lacking = [v for v in sorted(self._sources) if self._lacks(v) and not held(v)]
         for vnode in [v for v in lacking if self._sources[v]][: limits.COPIES_AT_ONCE]:
             copy = self._copies.get(vnode)
             if copy is None:
@@ -118,6 +119,13 @@ class Copies:
         for copy in self._copies.values():
             self._stop(copy)
         self._copies.clear()
+
+    def forget(self, vnode: Vnode) -> None:
+        """What is on its way of a vnode goes nowhere: its copy, if it is still lacking, begins
+        anew."""
+        copy = self._copies.pop(vnode, None)
+        if copy is not None:
+            self._stop(copy)
 
     def _lacks(self, vnode: Vnode) -> bool:
         """Whether this worker is in the vnode's chain, so that its log grows, without a base."""

@@ -178,8 +178,13 @@ class Feeder:
         if not self._bases.sound(vnode):
             return
         directory, covers = base
+        live = f"{self._job.root}/live/{instance.id}/{instance.incarnation}/{vnode}"
         message = m.OpenVnode(
-            header=self._header(instance), vnode=vnode, base=directory, covers=covers
+            header=self._header(instance),
+            vnode=vnode,
+            base=directory,
+            covers=covers,
+            live=self._job.ports.disk.path_of(live),
         )
         self._bases.opening(instance, vnode)
 

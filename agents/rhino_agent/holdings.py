@@ -120,6 +120,13 @@ class Holdings:
         self.covers.forget(vnode, ())
         self._disk.remove(f"{self._root}/{vnode}")
 
+    def reload(self, vnode: Vnode) -> None:
+        """What is here of a vnode is elsewhere on the disks now, or nowhere: look again."""
+        self._kept.pop(vnode, None)
+        self._whole.pop(vnode, None)
+        kept = self.of(vnode)
+        self.covers.forget(vnode, [each.checkpoint_id for each in kept.complete()])
+
     def forfeit(self, vnodes: frozenset[Vnode], time: BatchTime) -> None:
         """Vnodes of which nobody had a copy any more begin empty after a batch. What was taken of
         them since then stays, should this be said again after a restart."""

@@ -74,6 +74,7 @@ class Instance:
         self._state = operator.state(columns_bytes(settings))
         self._rss_bytes = rss_bytes
         self._open: dict[Vnode, VnodeStore] = {}
+        self._lives: dict[Vnode, str] = {}
         self._applied: dict[Vnode, BatchTime] = {}
         self._touched: dict[Vnode, BatchTime] = {}
         self._last: tuple[m.ApplyBatch, m.BatchApplied] | None = None
@@ -158,11 +159,12 @@ class Instance:
         )
 
     def _live(self, vnode: Vnode) -> str:
-        return f"{self._settings.live}/{vnode}"
+        return self._lives.get(vnode) or f"{self._settings.live}/{vnode}"
 
     def _open_vnode(self, message: m.OpenVnode) -> m.Message:
         vnode = message.vnode
         if vnode not in self._open:
+            self._lives[vnode] = message.live
             self._stores.discard(self._live(vnode))
             store = self._stores.open(self._live(vnode), message.base or None)
             try:
@@ -186,6 +188,7 @@ class Instance:
             self._state.detach(message.vnode)
             store.close()
         self._stores.discard(self._live(message.vnode))
+        self._lives.pop(message.vnode, None)
         return m.Done(header=self._header())
 
     # --- a batch ---------------------------------------------------------------------------------

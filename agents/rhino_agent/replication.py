@@ -201,6 +201,14 @@ class Replication:
             Address(epoch.workers[back]), message, lambda _: None, timeout_s=limits.FETCH_TIMEOUT_S
         )
 
+    def forget(self, vnode: Vnode) -> None:
+        """What is on its way of a vnode goes nowhere; it is offered again."""
+        intake = self._intakes.pop(vnode, None)
+        if intake is not None:
+            intake.transfer.cancel()
+            checkpoint = intake.transfer.manifest.checkpoint_id
+            self._tell(intake.back, vnode, checkpoint, "the vnode is on another disk now")
+
     # --- being offered ---------------------------------------------------------------------------
 
     def handle(self, envelope: Envelope) -> None:
@@ -213,6 +221,9 @@ class Replication:
             before = predecessor(epoch, self._job.ports.settings.worker, vnode)
         if epoch is None or before is None or message.header.epoch < epoch.number:
             self._refuse(envelope, f"this worker has no part in the chain of vnode {vnode}")
+            return
+        if self._upkeep.is_held(vnode):
+            self._refuse(envelope, f"vnode {vnode} is just going to another disk")
             return
         try:
             manifest = Manifest.decode(

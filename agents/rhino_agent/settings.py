@@ -17,6 +17,8 @@ T = TypeVar("T")
 class AgentSettings:
     """An agent: its cluster and worker, its replica disk, where it listens, and its limits.
 
+    `disks` are directories of further disks that it is to have from the start; those that were
+    added while it ran are listed on the first.
     `replay_target_s` is how long an instance that starts anew may apply from the log;
     `replication_bytes_s` how fast checkpoints may be fetched, 0 for no bound, and `scrub_bytes_s`
     how fast the scrub of a job may read, 0 for no scrub. `run` is a short directory for Unix
@@ -37,6 +39,7 @@ class AgentSettings:
     ballast_bytes: int = limits.BALLAST_BYTES
     scrub_bytes_s: int = limits.SCRUB_BYTES_S
     parent: int = 0
+    disks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

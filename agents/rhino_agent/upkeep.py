@@ -53,6 +53,7 @@ class Upkeep:
         self._credit: dict[InstanceId, float] = {}
         self._speed: dict[InstanceId, ApplySpeed] = {}
         self._writing: set[Vnode] = set()
+        self._held: set[Vnode] = set()
         self._suspected: set[tuple[Vnode, str]] = set()
         self._bad: dict[tuple[Vnode, str], Bad] = {}
         self._tainted: dict[Vnode, set[tuple[InstanceId, int]]] = {}
@@ -242,8 +243,30 @@ class Upkeep:
         return bool(self._work)
 
     def is_busy(self, vnode: Vnode) -> bool:
+        """Whether somebody works on the vnode's checkpoints, or keeps others from it."""
+        return vnode in self._held or self.works_on(vnode)
+
+    def works_on(self, vnode: Vnode) -> bool:
         """Whether somebody works on the vnode's checkpoints."""
         return vnode in self._writing or any(work.vnode == vnode for work in self._work)
+
+    def hold(self, vnode: Vnode) -> None:
+        """Nothing new comes to the vnode's checkpoints until `let_go`."""
+        self._held.add(vnode)
+
+    def is_held(self, vnode: Vnode) -> bool:
+        """Whether nothing may come to the vnode's checkpoints."""
+        return vnode in self._held
+
+    def let_go(self, vnode: Vnode) -> None:
+        """What comes to the vnode's checkpoints may come again."""
+        self._held.discard(vnode)
+
+    def relocated(self, vnode: Vnode) -> None:
+        """The vnode's checkpoints are on another disk, or on none any more: what is open of it is
+        opened anew."""
+        self.holdings.reload(vnode)
+        self._taint(vnode)
 
     def step(self) -> None:
         """Do one slice of the work taken on."""

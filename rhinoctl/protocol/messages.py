@@ -13,6 +13,7 @@ from typing import Any
 from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.claims import Claim, Keepsake, Memo
+from rhinoctl.protocol.disks import DiskReport, DiskRequest
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
 from rhinoctl.protocol.pacing import ReplayCost
@@ -309,7 +310,7 @@ class WorkerReport(Message):
     asked to end and will not be heard again before its next start. A process there may open
     `open_files`, an instance takes up to `instance_bytes` of its `memory_bytes`; 0: not known.
     `ruler` is the newest claim that it has listened to, None before the first; `keepsakes` are of
-    jobs of which nothing is wished."""
+    jobs of which nothing is wished. The room of several `disks` is summed up in `free_bytes`."""
 
     worker: WorkerId
     pid: int
@@ -322,6 +323,25 @@ class WorkerReport(Message):
     instance_bytes: int = 0
     ruler: Claim | None = None
     keepsakes: Mapping[JobUid, Keepsake] = field(default_factory=dict)
+    disks: tuple[DiskReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeDisks(Message):
+    """A person asks something of a worker's disks. Answer: `DisksChanged`."""
+
+    request: DiskRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisksChanged(Message):
+    """The disks that it was about, as they are now; or the code of the error that it was refused
+    with, and what that says: nothing was changed then."""
+
+    disks: tuple[DiskReport, ...] = ()
+    code: str = ""
+    message: str = ""
+    remedy: str = ""
 
 
 # --- agents to agents ----------------------------------------------------------------------------
@@ -399,11 +419,13 @@ class StoredCheckpoint(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenVnode(Message):
     """Open a vnode's live database from a base checkpoint directory (empty: from nothing).
-    Answer: `Done`. The directory is the checkpoint's, never written to."""
+    Answer: `Done`. The directory is the checkpoint's, never written to; the database goes to the
+    directory `live`, on the same disk (empty: below the instance's own)."""
 
     vnode: Vnode
     base: str
     covers: BatchTime
+    live: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -35,6 +35,9 @@ CLEAN_DIRECTORIES_MAX = 4096
 
 IO_VECTORS_MAX = 1024
 """IOV_MAX of Linux."""
+
+INODE_BITS = 64
+"""Of an inode's number, which is unique in one file system only."""
 
 LINK_REFUSALS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 """How file systems say that they cannot link, although a copy would do."""
@@ -66,6 +69,22 @@ class StampingDisk(Disk, Protocol):
 
     def path_of(self, path: str) -> str:
         """The absolute path, for RocksDB and for other processes."""
+        ...
+
+
+class RoomyDisk(StampingDisk, Protocol):
+    """A disk that says how much room it has."""
+
+    def free_bytes(self) -> int:
+        """Bytes that may still be written."""
+        ...
+
+    def volume(self) -> Hashable:
+        """The file system: two disks on one share its room."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is kept open."""
         ...
 
 
@@ -156,12 +175,14 @@ def as_unwritable(error: OSError, directory: str) -> UnwritableDirectory | OSErr
 class LocalDisk:
     """The Disk port over a directory of this machine.
 
-    `copies` counts the links that became copies; the first is announced in the log. Raises
-    UnwritableDirectory at once if nothing can be written under `root`.
+    `copies` counts the links that became copies; the first is announced in the log. `number` tells
+    the stamps of a worker's several disks apart. Raises UnwritableDirectory at once if nothing can
+    be written under `root`.
     """
 
-    def __init__(self, root: str, *, link: LinkFunction = os.link) -> None:
+    def __init__(self, root: str, *, link: LinkFunction = os.link, number: int = 1) -> None:
         self.root = os.path.abspath(root)
+        self._numbered = (number - 1) << INODE_BITS
         self.copies = 0
         self._link = link
         self._open: OrderedDict[str, int] = OrderedDict()
@@ -174,6 +195,14 @@ class LocalDisk:
         os.close(descriptor)
         os.unlink(probe)
         _sync_path(os.path.dirname(self.root))
+
+    def free_bytes(self) -> int:
+        """Bytes free on the file system."""
+        return shutil.disk_usage(self.root).free
+
+    def volume(self) -> Hashable:
+        """The file system's device."""
+        return os.stat(self.root).st_dev
 
     def path_of(self, path: str) -> str:
         """The absolute path, for RocksDB and for other processes."""
@@ -258,7 +287,7 @@ class LocalDisk:
             return None
         if not stat.S_ISREG(status.st_mode):
             return None
-        return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
+        return Stamp(status.st_ino + self._numbered, status.st_size, status.st_mtime_ns)
 
     def write_atomic(self, path: str, data: Buffer) -> None:
         """Replace a file: after a crash it has the old bytes or the new, durably."""

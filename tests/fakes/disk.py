@@ -35,20 +35,30 @@ class FakeDisk:
     `capacity_bytes` bounds the bytes of all appends and atomic writes (a full disk); `copies`
     counts links that became copies while `link_refusal` holds an errno. `tally` counts what was
     done to files: how many lost bytes in a crash, how many of them were torn, and how many writes a
-    full disk refused.
+    full disk refused. Absolute paths begin with `mount`; a disk that is `gone` answers nothing but
+    errors, as one whose cable was pulled.
     """
 
-    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self, *, capacity_bytes: int | None = None, mount: str = "", number: int = 1
+    ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.mount = mount
+        self.gone = False
         self.link_refusal: int | None = None
         self.copies = 0
         self.tally: Counter[str] = Counter()
         self._root = _Directory()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1 + ((number - 1) << 64))
 
     def path_of(self, path: str) -> str:
         parts_of(path)
-        return path
+        return self.mount + path
+
+    def volume(self) -> int:
+        return id(self)
+
+    def close(self) -> None: ...
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         data = b"".join(buffers)
@@ -131,6 +141,7 @@ class FakeDisk:
         self._sync_parents(source)
 
     def list(self, path: str) -> list[str]:
+        self._check_there()
         node = self._find(path) if path else self._root
         return sorted(node.entries) if isinstance(node, _Directory) else []
 
@@ -213,6 +224,7 @@ class FakeDisk:
 
     def free_bytes(self) -> int:
         """Bytes that may still be written."""
+        self._check_there()
         if self.capacity_bytes is None:
             return ROOM_BYTES
         return max(0, self.capacity_bytes - self.bytes_used())
@@ -230,6 +242,7 @@ class FakeDisk:
         return sum(files.values())
 
     def _find(self, path: str) -> "_File | _Directory | None":
+        self._check_there()
         node: _File | _Directory | None = self._root
         for part in parts_of(path):
             if not isinstance(node, _Directory):
@@ -245,7 +258,12 @@ class FakeDisk:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return node
 
+    def _check_there(self) -> None:
+        if self.gone:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.mount)
+
     def _parent(self, path: str) -> tuple[_Directory, str]:
+        self._check_there()
         *parents, name = parts_of(path)
         node = self._root
         for part in parents:

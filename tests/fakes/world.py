@@ -78,7 +78,8 @@ class HostsNetwork(FakeNetwork):
 
 
 class World:
-    """A cluster of `workers` with one job of `vnodes` and `instances`, not started yet.
+    """A cluster of `workers` with one job of `vnodes` and `instances`, not started yet; each worker
+    has so many `disks`.
 
     With `leisure` loops look after their own affairs so much more seldom, which costs less.
     """
@@ -91,6 +92,7 @@ class World:
         vnodes: int = 8,
         instances: int = 2,
         replication: int = 0,
+        disks: int = 1,
         auto_failover: bool = True,
         copies_bytes_s: int = 0,
         scrub_bytes_s: int = 0,
@@ -102,6 +104,7 @@ class World:
         self.vnodes = vnodes
         self.instances = instances
         self.replication = replication
+        self.disks = disks
         self.auto_failover = auto_failover
         self.copies_bytes_s = copies_bytes_s
         self.scrub_bytes_s = scrub_bytes_s

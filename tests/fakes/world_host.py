@@ -1,11 +1,14 @@
 """A worker's machine: a disk, an agent, and the instance processes that the agent started."""
 
+import errno
 import itertools
 import json
+import os
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rhino_agent.agent import Agent, next_incarnation
 from rhino_agent.instance import Instance
@@ -17,7 +20,10 @@ from rhinoctl.ids import InstanceId, JobUid, WorkerId
 from rhinoctl.operators import bound_from_json
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import Address
+from rhinoctl.state.disks import Disks, Owner
+from rhinoctl.state.spread import SpreadDisk
 from tests.fakes.disk import FakeDisk
+from tests.fakes.mounts import Mounts
 from tests.fakes.world_process import Killed, Process, ProcessDisk, ProcessWire
 from tests.fakes.world_store import DiskDigester, DiskFiles, DiskStores
 
@@ -47,12 +53,16 @@ class InstanceProcess:
 
 class Host:
     """One worker. `kill_agent` leaves its instances running; `power_loss` ends everything, and the
-    disk loses what was not durable."""
+    disks lose what was not durable. `further` are the disks besides the first, by directory; one
+    is pulled by `unplug`."""
 
     def __init__(self, world: "World", name: WorkerId) -> None:
         self.name = name
         self.address = Address(f"grpc+unix:///{name}.sock")
         self.disk = FakeDisk()
+        self.further: dict[str, FakeDisk] = {}
+        for number in range(2, world.disks + 1):
+            self.plug(f"/{name}/{number}")
         self.agent: Agent | None = None
         self.instances: dict[int, InstanceProcess] = {}
         self._world = world
@@ -60,30 +70,50 @@ class Host:
         self._wire: ProcessWire | None = None
         self._pids = itertools.count(100)
 
+    def plug(self, path: str, **more: Any) -> FakeDisk:
+        """A new, empty disk in a directory of this host."""
+        number = 2 + len(self.further)
+        disk = self.further[path] = FakeDisk(mount=f"{path}/", number=number, **more)
+        return disk
+
+    def unplug(self, path: str) -> None:
+        """The disk in a directory answers nothing any more."""
+        self.further[path].gone = True
+
     # --- the agent -------------------------------------------------------------------------------
 
     def start_agent(self) -> None:
         """Start the agent, as `rhino_agent.__main__` does."""
         assert self.agent is None
         process = self._process = self._world.process(self.name)
-        disk = ProcessDisk(self.disk, process)
+        disk = SpreadDisk(ProcessDisk(self.disk, process), "disk")
         self._wire = ProcessWire(self._world.network.wire(self.address), process)
+        seen = ProcessDisk(Mounts(self.disk, self.further), process)
         try:
+            incarnation = next_incarnation(disk)
+            owner = Owner(cluster=self._world.cluster, worker=self.name, incarnation=incarnation)
+            disks = Disks(disk, partial(self._open_disk, process), owner, self._settings().disks)
             ports = Ports(
                 settings=self._settings(),
                 clock=self._world.clock_of(self.name),
                 wire=self._wire,
                 disk=disk,
                 launcher=self,
-                digester=lambda: DiskDigester(disk),
-                incarnation=next_incarnation(disk),
+                digester=lambda: DiskDigester(seen),
+                incarnation=incarnation,
             )
-            self.agent = Agent(ports, disk, pid=next(self._pids))
+            self.agent = Agent(ports, disks, pid=next(self._pids))
         except Killed:
             self.kill_agent()
             return
         loop = self._agent_life(self.agent, process)
         self._world.schedule.add(self.name, self._wire.inner, loop)
+
+    def _open_disk(self, process: Process, path: str, number: int, *, fresh: bool) -> ProcessDisk:
+        """What is in a directory (`rhinoctl.state.disks.Opener`)."""
+        if path not in self.further:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return ProcessDisk(self.further[path], process)
 
     @property
     def runs(self) -> bool:
@@ -103,6 +133,7 @@ class Host:
             replication_bytes_s=self._world.copies_bytes_s,
             ballast_bytes=BALLAST_BYTES,
             scrub_bytes_s=self._world.scrub_bytes_s,
+            disks=tuple(f"/{self.name}/{n}" for n in range(2, self._world.disks + 1)),
         )
 
     def _agent_life(self, agent: Agent, process: Process) -> Generator[float, None, None]:
@@ -137,7 +168,8 @@ class Host:
         self.kill_agent()
         for pid in list(self.instances):
             self.kill_pid(pid)
-        self.disk.crash(keep)
+        for disk in (self.disk, *self.further.values()):
+            disk.crash(keep)
 
     def lose(self) -> None:
         """kill -9 of the agent and of all instances; the disk stays as it is."""
@@ -160,7 +192,7 @@ class Host:
         process, settings = started.process, started.settings
         if not process.alive:
             return
-        disk = ProcessDisk(self.disk, process)
+        disk = ProcessDisk(Mounts(self.disk, self.further), process)
         wire = ProcessWire(self._world.network.wire(Address(settings.listen)), process)
         started.wire = wire
         started.instance = Instance(

@@ -12,6 +12,7 @@ from rhinoctl.protocol.messages import Message
 from rhinoctl.protocol.ports import Address, Buffer, Envelope, WriteBatch
 from rhinoctl.state.disk import Stamp
 from tests.fakes.disk import FakeDisk
+from tests.fakes.mounts import Mounts
 from tests.fakes.store import FakeStore
 from tests.fakes.wire import FakeWire
 
@@ -74,7 +75,7 @@ class Process:
 class ProcessDisk:
     """A process's view of its host's disk."""
 
-    def __init__(self, disk: FakeDisk, process: Process) -> None:
+    def __init__(self, disk: FakeDisk | Mounts, process: Process) -> None:
         self._disk = disk
         self._process = process
 
@@ -132,6 +133,11 @@ class ProcessDisk:
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes()
+
+    def volume(self) -> int:
+        return self._disk.volume()
+
+    def close(self) -> None: ...
 
 
 class ProcessWire:

@@ -1,4 +1,4 @@
-"""The contract of the Disk port, over the real one and the fake."""
+"""The contract of the Disk port, over the real one, the fake, and one made of several."""
 
 import errno
 import gc
@@ -10,13 +10,34 @@ from pathlib import Path
 import pytest
 
 from rhinoctl.errors import UnwritableDirectory
-from rhinoctl.state.disk import LocalDisk, StampingDisk, write_atomic
+from rhinoctl.state.disk import LocalDisk, RoomyDisk, StampingDisk, write_atomic
 from tests.fakes.disk import FakeDisk
+from tests.fakes.spread import Below, spread
 
 
-@pytest.fixture(params=["local", "fake"])
+KINDS = ("local", "fake", "spread", "spread fakes", "vnode on spread", "vnode on spread fakes")
+"""Of several disks the first has all but vnodes; a vnode's directory is here on the second."""
+
+
+@pytest.fixture(params=KINDS)
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> StampingDisk:
-    return LocalDisk(str(tmp_path / "root")) if request.param == "local" else FakeDisk()
+    kind = str(request.param)
+    if kind == "local":
+        return LocalDisk(str(tmp_path / "root"))
+    if kind == "fake":
+        return FakeDisk()
+    real = not kind.endswith("fakes")
+    whole = spread([_disk(tmp_path, number, real=real) for number in (1, 2)])
+    if not kind.startswith("vnode"):
+        return whole
+    whole.append("jobs/j/ckpt/2/x", [b"of a vnode that the first disk has"])
+    return Below(whole, "jobs/j/ckpt/3")
+
+
+def _disk(tmp_path: Path, number: int, *, real: bool) -> RoomyDisk:
+    if real:
+        return LocalDisk(str(tmp_path / f"d{number}"), number=number)
+    return FakeDisk(mount=f"/d{number}/" if number > 1 else "", number=number)
 
 
 def test_append_returns_the_offset_and_makes_directories(disk: StampingDisk) -> None:

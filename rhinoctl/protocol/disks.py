@@ -1,0 +1,95 @@
+"""A worker's disks: what is told of each, and what may be asked of one (docs/operations/disks.md).
+
+The first disk has everything but checkpoints and live databases: it cannot be retired, and a worker
+does not live without it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rhinoctl.ids import DiskId, WorkerId
+
+FIRST = DiskId("d1")
+"""The disk that a worker starts with."""
+
+NO_DISK = DiskId("")
+"""Stands for all, or for one that is not there yet."""
+
+
+class DiskState(Enum):
+    """Whether vnodes may be on a disk. One that is retired leaves by itself once it is empty."""
+
+    IN_USE = "in use"
+    RETIRING = "retiring"
+    EMPTY = "empty"
+    LOST = "lost"
+
+
+class DiskAction(Enum):
+    """What a person may ask of a worker's disks."""
+
+    ADD = "add"
+    RETIRE = "retire"
+    SCRUB = "scrub"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubView:
+    """A scrub that was asked for: how far it is, and what was not as it should be, a line each.
+    `number` is 0 if none was asked for since the agent started."""
+
+    number: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
+    files: int = 0
+    over: bool = False
+    bad: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskReport:
+    """One disk as its agent sees it. On it are `vnodes`, whose newest checkpoints have `bytes`;
+    `shares` names the first disk on the same file system, which has the same room. `fault` says why
+    it is lost, or why what is on it does not leave."""
+
+    disk: DiskId
+    path: str
+    state: DiskState
+    free_bytes: int
+    vnodes: int
+    bytes: int
+    shares: DiskId
+    fault: str = ""
+    scrub: ScrubView = ScrubView()
+
+    @property
+    def counts(self) -> bool:
+        """Whether its room is room for vnodes, and no other disk's already."""
+        return self.state is DiskState.IN_USE and self.shares == self.disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskView:
+    """A disk of a worker as the controller last saw it; `live` if that was just now."""
+
+    worker: WorkerId
+    live: bool
+    disk: DiskReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskList:
+    """Disks, by worker and name."""
+
+    disks: tuple[DiskView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRequest:
+    """Ask something of a worker's disks: `path` is of the directory to add, `disk` empty for all to
+    be scrubbed."""
+
+    action: DiskAction
+    worker: WorkerId
+    path: str = ""
+    disk: DiskId = NO_DISK
