@@ -24,6 +24,7 @@ from rhinoctl.errors import RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.disks import DiskReport
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Envelope
 from rhinoctl.state.disk import RoomyDisk
@@ -144,6 +145,10 @@ class Agent:
     def has_work(self) -> bool:
         """Whether the next turn should come at once."""
         return self._care.has_work or any(desk.has_work for desk in self._desks.values())
+
+    def disks(self) -> tuple[DiskReport, ...]:
+        """Every disk of this worker, as it is."""
+        return self._care.reports()
 
     def leave(self) -> None:
         """End soon: once the controller has been told, so that it does not take this for a loss, or
@@ -295,7 +300,7 @@ class Agent:
                 for uid, desk in self._desks.items()
                 if uid not in named
             },
-            disks=self._care.reports(),
+            disks=self.disks(),
         )
         self._ports.wire.reply(envelope, report)
         if report.leaving:

@@ -39,7 +39,7 @@ class Stores(Protocol):
         ...
 
     def discard(self, live: str) -> None:
-        """Remove a closed database; nothing happens if it is not there."""
+        """Remove a closed database; nothing happens if it is not there, or its disk is not."""
         ...
 
 

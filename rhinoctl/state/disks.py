@@ -58,7 +58,7 @@ class _Listed:
 class Disks:
     """The disks of one worker, as `spread` has them.
 
-    `configured` are directories that are made disks if they are none yet. A disk that is not there
+    `configured` are directories that are made disks if they never were. A disk that is not there
     is lost, and so is what was on it: `spread` goes on without. Raises DiskRefused, naming it, for
     a configured directory that cannot become one.
     """
@@ -69,12 +69,12 @@ class Disks:
         self.spread = spread
         self._opener = opener
         self._owner = owner
+        self._configured = {os.path.realpath(path) for path in configured}
         listed = self._read_list()
         for member in map(self._open, listed):
             self._take(member)
         known = {member.path for member in spread.members}
-        fresh = [path for path in configured if os.path.realpath(path) not in known]
-        for path in fresh:
+        for path in sorted(self._configured - known):
             self.add(path, asked=False)
         if len(spread.members) > 1 or listed:
             spread.look()
@@ -84,11 +84,20 @@ class Disks:
 
     # --- what there is at the start --------------------------------------------------------------
 
-    def _read_list(self) -> list[_Listed]:
+    def _read_list(self) -> tuple[_Listed, ...]:
         if self.spread.first.size(LIST) is None:
-            return []
-        body = decode_checked(self.spread.first.read(LIST), path=LIST)
-        listed: list[_Listed] = codec.from_json(list[_Listed], body["disks"])
+            return ()
+        try:
+            body = decode_checked(self.spread.first.read(LIST), path=LIST)
+            listed: tuple[_Listed, ...] = codec.from_json(tuple[_Listed, ...], body.get("disks"))
+        except (CorruptFile, codec.CodecError) as fault:
+            path = self.spread.first.path_of(LIST)
+            raise CorruptFile(
+                f"the list of the disks of worker {self._owner.worker} cannot be read: {path}:"
+                f" {fault}",
+                remedy="put it back from a backup; or remove it, start without the further disks,"
+                " and add them again, emptied: what was on them is fetched from other workers",
+            ) from fault
         return listed
 
     def _write_list(self) -> None:
@@ -113,12 +122,15 @@ class Disks:
         return member
 
     def _take(self, member: Member) -> None:
-        """Put a listed disk among the members, but for an empty one that was taken away."""
-        if member.disk is None:
-            if member.state is DiskState.EMPTY:
-                return
+        """Put a listed disk among the members, but for an empty one that was taken away for good:
+        one that is configured stays known, or it would be made a disk again."""
+        if member.disk is None and member.state is not DiskState.EMPTY:
             member.state = DiskState.LOST
-        self.spread.members.append(member)
+        if member.disk is not None or member.state is DiskState.LOST or self._stays(member):
+            self.spread.members.append(member)
+
+    def _stays(self, member: Member) -> bool:
+        return member.path in self._configured
 
     def _clear(self, member: Member) -> None:
         """Remove what a crash has left of moves, and what another disk has newer."""
@@ -305,8 +317,10 @@ class Disks:
             except OSError as error:
                 fault = f"it cannot be read: {_said(error)}"
             if fault and member.state is DiskState.EMPTY:
-                self.spread.members.remove(member)
-                self._write_list()
+                member.disk, member.fault = None, fault
+                if not self._stays(member):
+                    self.spread.members.remove(member)
+                    self._write_list()
             elif fault:
                 self._become(member, DiskState.LOST)
                 member.fault = fault

@@ -6,6 +6,7 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 from rhino_agent.digests import Digested
@@ -81,7 +82,8 @@ class DiskStores:
         return store
 
     def discard(self, live: str) -> None:
-        self._disk.remove(live)
+        with suppress(OSError):  # on a disk that is gone nothing is there
+            self._disk.remove(live)
 
 
 def image_of(disk: Disk, base: str) -> Iterator[tuple[bytes, bytes]]:

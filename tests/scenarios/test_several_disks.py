@@ -1,0 +1,202 @@
+"""Workers with several disks: vnodes are spread, leave a disk that is retired, and outlive one that
+is lost."""
+
+import pytest
+
+from rhinoctl.ids import DiskId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol.disks import DiskAction, DiskReport, DiskRequest, DiskState
+from rhinoctl.protocol.handover import Phase
+from tests.fakes.wire import NOWHERE
+from tests.fakes.world import World
+from tests.fakes.world_host import Host
+
+SECOND = "/w1/2"
+
+
+def reports(world: World, worker: str = "w1") -> dict[str, DiskReport]:
+    """The disks of a worker as it tells of them."""
+    agent = world.hosts[worker].agent
+    assert agent is not None
+    return {report.disk: report for report in agent.disks()}
+
+
+def ask(world: World, action: DiskAction, **more: str) -> m.DisksChanged:
+    """Ask something of w1's disks, as the controller does."""
+    wire = world.network.wire(None, origin=NOWHERE)
+    request = DiskRequest(
+        action=action, worker="w1", path=more.get("path", ""), disk=DiskId(more.get("disk", ""))
+    )
+    header = m.Header(cluster=world.cluster)
+    number = wire.send(
+        world.hosts["w1"].address, m.ChangeDisks(header=header, request=request), timeout_s=5.0
+    )
+    answers: list[m.DisksChanged] = []
+
+    def answered() -> bool:
+        envelope = wire.receive(0)
+        if envelope is not None and envelope.request == number:
+            assert isinstance(envelope.message, m.DisksChanged)
+            answers.append(envelope.message)
+        return bool(answers)
+
+    world.until(answered, "an answer of the agent")
+    return answers[0]
+
+
+def on_disk(host: Host, path: str) -> set[int]:
+    """The vnodes that have files on a further disk."""
+    disk = host.further[path]
+    return {int(name.split("/")[3]) for name in disk.files("jobs") if "/ckpt/" in name}
+
+
+def opened_anew(host: Host, path: str) -> bool:
+    """Whether no instance has a database on a disk."""
+    return not any("/live/" in name for name in host.further[path].files("jobs"))
+
+
+def test_vnodes_are_spread_and_their_links_stay_on_one_disk() -> None:
+    world = World(workers=2, vnodes=8, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    for host in world.hosts.values():
+        told = reports(world, host.name)
+        assert [told[name].vnodes for name in ("d1", "d2")] == [4, 4]
+        assert host.further[f"/{host.name}/2"].copies == host.disk.copies == 0
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_one_disk_is_laid_out_as_ever() -> None:
+    world = World(workers=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 40)
+    disk = world.hosts["w1"].disk
+    assert disk.size("disks.json") is None
+    tops = {name.split("/")[0] for name in disk.files()}
+    assert tops == {"incarnation.json", "claim.json", "ballast", "jobs"}
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+@pytest.mark.parametrize("ends", ["agent", "power"])
+def test_after_a_restart_every_vnode_is_where_it_was(ends: str) -> None:
+    world = World(workers=2, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    host = world.hosts["w1"]
+    before = on_disk(host, SECOND)
+    host.kill_agent() if ends == "agent" else host.power_loss()
+    host.start_agent()
+    world.until(lambda: query.directory.committed >= 100)
+    assert before <= on_disk(host, SECOND)
+    assert [reports(world)[name].vnodes for name in ("d1", "d2")] == [4, 4]
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_a_disk_is_added_while_records_flow_and_takes_new_vnodes() -> None:
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 40)
+    host = world.hosts["w1"]
+    host.plug(SECOND)
+    (added,) = ask(world, DiskAction.ADD, path=SECOND).disks
+    assert (added.disk, added.state, added.vnodes) == ("d2", DiskState.IN_USE, 0)
+    assert world.until_ended(world.handover([4, 5, 6, 7], "i0")).phase is Phase.COMPLETE
+    world.until(lambda: reports(world)["d2"].bytes > 0)
+    host.kill_agent()
+    host.start_agent()
+    assert reports(world)["d2"].vnodes == 4
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+@pytest.mark.parametrize("replication", [0, 1])
+def test_a_disk_is_retired_under_load(replication: int) -> None:
+    """Owned vnodes and copies leave it, nothing is fetched for it, and it may then be taken away."""
+    world = World(workers=2, replication=replication, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 40)
+    host = world.hosts["w1"]
+    moving = on_disk(host, SECOND)
+    assert moving
+    assert ask(world, DiskAction.RETIRE, disk="d2").disks[0].state is DiskState.RETIRING
+    world.until(lambda: reports(world)["d2"].state is DiskState.EMPTY, "an empty disk")
+    assert on_disk(host, SECOND) == set()
+    assert opened_anew(host, SECOND)
+    assert reports(world)["d1"].vnodes == reports(world, "w2")["d1"].vnodes * 2
+    host.unplug(SECOND)
+    world.run(10.0)
+    host.power_loss()
+    host.start_agent()
+    assert reports(world)["d2"].state is DiskState.EMPTY
+    world.finish(query, batches=query.directory.committed + 40)
+    assert query.failures == []
+
+
+MOVE = {
+    "a file is copied": ("disk.append", "moving/", False),
+    "a checkpoint is whole there": ("disk.rename", "moving/", True),
+    "both disks have the vnode": ("disk.rename", "moved/", False),
+    "the old one has it no more": ("disk.rename", "moved/", True),
+    "the old files go": ("disk.remove", "moved/", True),
+}
+
+
+@pytest.mark.parametrize("what", MOVE)
+def test_a_crash_in_a_move_between_disks_leaves_every_vnode_on_one(what: str) -> None:
+    world = World(workers=1, vnodes=4, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 30)
+    host = world.hosts["w1"]
+    ask(world, DiskAction.RETIRE, disk="d2")
+    step, holding, after = MOVE[what]
+    trap = world.trap("w1", step, host.power_loss, holding=holding, after=after)
+    world.until_sprung(trap)
+    host.start_agent()
+    for vnode in range(4):
+        directory = f"jobs/{world.uid()}/ckpt/{vnode}"
+        having = [disk for disk in (host.disk, host.further[SECOND]) if disk.list(directory)]
+        assert len(having) == 1, f"vnode {vnode}"
+    assert not host.disk.list("moving")
+    world.until(lambda: reports(world)["d2"].state is DiskState.EMPTY)
+    world.finish(query, batches=query.directory.committed + 20)
+
+
+def test_a_disk_that_dies_under_load_is_said_and_its_vnodes_are_made_anew() -> None:
+    world = World(workers=3, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    world.mishaps_expected = True
+    host = world.hosts["w1"]
+    host.unplug(SECOND)
+    world.until(lambda: reports(world)["d2"].state is DiskState.LOST)
+    assert "cannot be read" in reports(world)["d2"].fault
+    seen = query.directory.committed
+    world.until(lambda: query.directory.committed >= seen + 30, "batches after the loss")
+    agent = host.agent
+    assert agent is not None
+    (desk,) = agent.desks.values()
+    held = world.epoch().fully_held_by("w1")
+    world.until(lambda: all(desk.upkeep.holdings.base(v) is not None for v in held))
+    world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_an_agent_starts_without_a_disk_and_takes_it_back_later() -> None:
+    """What was made anew elsewhere meanwhile counts, and not what is old on it."""
+    world = World(workers=3, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    world.mishaps_expected = True
+    host = world.hosts["w1"]
+    host.lose()
+    disk = host.further.pop(SECOND)
+    host.start_agent()
+    assert reports(world)["d2"].state is DiskState.LOST
+    seen = query.directory.committed
+    world.until(lambda: query.directory.committed >= seen + 40)
+    host.kill_agent()
+    host.further[SECOND] = disk
+    host.start_agent()
+    assert reports(world)["d2"].state is DiskState.IN_USE
+    assert on_disk(host, SECOND).isdisjoint(
+        int(v) for uid in host.disk.list("jobs") for v in host.disk.list(f"jobs/{uid}/ckpt")
+    )
+    world.finish(query, batches=query.directory.committed + 20)
