@@ -10,6 +10,7 @@ from rhinoctl.cli import (
     bench,
     controller,
     demo,
+    disk,
     doctor,
     groups,
     job,
@@ -36,7 +37,7 @@ for each in (demo, status, doctor, move, workers, groups, verify, version):
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),
-    *(("op", op.app), ("controller", controller.app), ("bench", bench.app)),
+    *(("op", op.app), ("disk", disk.app), ("controller", controller.app), ("bench", bench.app)),
 ):
     app.add_typer(verbs, name=name)
 

@@ -29,6 +29,12 @@ def up(
         int | None,
         _count("--workers", 1, ops.WORKERS_MAX, "How many workers. Default: 3, or as before."),
     ] = None,
+    disks: Annotated[
+        int | None,
+        _count(
+            "--disks", 1, ops.DISKS_MAX, "Directories of each worker. Default: 1, or as before."
+        ),
+    ] = None,
     port: Annotated[
         int | None, _count("--port", 1, 65535, "Serve on this port of 127.0.0.1.")
     ] = None,
@@ -77,6 +83,7 @@ def up(
     request = ops.UpRequest(
         directory=ops.directory_of(cluster),
         workers=workers,
+        disks=disks,
         port=port,
         cache_mb=cache_mb,
         buffer_mb=buffer_mb,

@@ -30,11 +30,13 @@ CONTROLLER = "controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEntry:
-    """A worker of the inventory: where its agent listens, its disk and its settings file."""
+    """A worker of the inventory: where its agent listens, its disk and its settings file; `disks`
+    are the directories of further disks that it was given at its start."""
 
     address: str
     disk: str
     settings: str
+    disks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,13 @@ def new_cluster(directory: Path, *, cache_mb: int, buffer_mb: int) -> ClusterFil
     )
 
 
-def with_workers(cluster: ClusterFile, directory: Path, count: int) -> ClusterFile:
-    """The cluster with workers w1 … w`count`; those it has stay as they are."""
+def with_workers(
+    cluster: ClusterFile, directory: Path, count: int, disks: int | None = None
+) -> ClusterFile:
+    """The cluster with workers w1 … w`count`, each with so many `disks`; those it has stay as they
+    are, and so do the disks that they have. None: as many as the others have."""
     workers = dict(cluster.workers)
+    wanted = disks or disks_of(cluster)
     for number in range(1, count + 1):
         name = WorkerId(f"w{number}")
         if name not in workers:
@@ -95,7 +101,16 @@ def with_workers(cluster: ClusterFile, directory: Path, count: int) -> ClusterFi
                 disk=str(directory / "workers" / name),
                 settings=str(directory / "workers" / f"{name}.json"),
             )
+        more = tuple(str(directory / "disks" / f"{name}-{n}") for n in range(2, wanted + 1))
+        if len(more) > len(workers[name].disks):
+            workers[name] = replace(workers[name], disks=more)
     return replace(cluster, workers=workers)
+
+
+def disks_of(cluster: ClusterFile | None) -> int:
+    """How many disks the workers were given at their start, that with the most."""
+    workers = () if cluster is None else tuple(cluster.workers.values())
+    return max((1 + len(each.disks) for each in workers), default=1)
 
 
 def read_cluster(directory: Path) -> ClusterFile | None:

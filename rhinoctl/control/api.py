@@ -11,6 +11,7 @@ from rhinoctl import limits
 from rhinoctl.control.controller import Controller
 from rhinoctl.errors import RhinoError, Unauthenticated, UsageError
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.disks import DiskRequest
 from rhinoctl.wire.secret import Secret
 
 _STATUS = {2: 400, 3: 409, 5: 409, 6: 409, 7: 503}
@@ -55,6 +56,8 @@ def build(controller: Controller, token: Secret) -> FastAPI:
     route("POST", "/v1/drain", controller.drain, views.DrainRequest)
     route("POST", "/v1/failover", controller.failover, views.FailoverRequest)
     route("POST", "/v1/recover", controller.recover, views.RecoverRequest)
+    route("GET", "/v1/disks", controller.disks)
+    route("POST", "/v1/disks", controller.change_disks, DiskRequest)
     route("GET", "/v1/ops", controller.operation_list)
     route("GET", "/v1/ops/{op}", controller.operation)
     route("POST", "/v1/ops/{op}/abort", controller.abort, views.AbortRequest)

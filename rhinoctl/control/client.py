@@ -17,6 +17,7 @@ import httpx
 from rhinoctl import errors
 from rhinoctl.ids import JobName, OpId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.disks import DiskList, DiskRequest
 from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.wire.secret import Secret
 
@@ -201,6 +202,15 @@ class ControlClient:
     def recover(self, request: views.RecoverRequest) -> views.RecoveryView:
         """Make the controller's store anew from the workers; raises Refused and UnknownWorker."""
         return self._call("POST", "/v1/recover", views.RecoveryView, request)
+
+    def disks(self) -> DiskList:
+        """All disks of all workers."""
+        return self._call("GET", "/v1/disks", DiskList)
+
+    def change_disks(self, request: DiskRequest) -> DiskList:
+        """Ask something of a worker's disks; those that it is about. Raises UnknownWorker,
+        UnknownDisk, DiskRefused, UnwritableDirectory, DiskFull and WorkerUnreachable."""
+        return self._call("POST", "/v1/disks", DiskList, request)
 
     def operations(self) -> views.OperationList:
         """All operations, the newest first."""

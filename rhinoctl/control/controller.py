@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rhinoctl import limits
+from rhinoctl.control.disks import ANSWER_S, DiskDesk
 from rhinoctl.control.failovers import Failovers
 from rhinoctl.control.fleet import Fleet
 from rhinoctl.control.groups import Groups
@@ -28,6 +29,7 @@ from rhinoctl.control.wishes import Wishes
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, RhinoError, StoreRefused
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import views
+from rhinoctl.protocol.disks import DiskList, DiskRequest
 from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.protocol.liveness import Patience
 from rhinoctl.protocol.ports import Clock, Store, Wire
@@ -118,6 +120,7 @@ class Controller:
             failovers=self._failovers,
             clock=clock,
         )
+        self._disks = DiskDesk(settings.cluster, self._fleet, wire, clock)
         self._verifications = Verifications(fleet=self._fleet, jobs=self._jobs, clock=clock)
         self._reverts = Reverts(self._registry, self._jobs, self._failovers, self._operations)
         self._repairs = Repairs(
@@ -189,7 +192,7 @@ class Controller:
         """
         envelope = self._wire.receive(timeout_s)
         while envelope is not None:
-            if not self._fleet.deliver(envelope):
+            if not (self._fleet.deliver(envelope) or self._disks.deliver(envelope)):
                 self._jobs.deliver(envelope)
             envelope = self._wire.receive(0)
         if self._fleet.settled():
@@ -441,6 +444,23 @@ class Controller:
     @_acting
     def verify(self, name: str, request: views.VerifyRequest) -> views.VerifyView:
         return self._verifications.verify(self._registry.job(name), request)
+
+    def disks(self) -> DiskList:
+        return self._disks.list()
+
+    @_acting
+    def change_disks(self, request: DiskRequest) -> Waiting:
+        """Answered once the worker has."""
+        ready = self._disks.ask(request)
+
+        def late() -> DiskList:
+            raise DeadlineExceeded(
+                f"worker {request.worker} was asked and has not answered",
+                remedy="see `rhinoctl disk list` before you repeat it",
+            )
+
+        deadline = self._clock.monotonic() + ANSWER_S + limits.HEARTBEAT_S
+        return Waiting(ready=ready, late=late, deadline=deadline)
 
     @_acting
     def suspect(self, name: str, suspicion: views.Suspicion) -> views.Acknowledged:

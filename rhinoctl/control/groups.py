@@ -240,8 +240,14 @@ _WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
 
 
 def room_for_copies(report: m.WorkerReport) -> int:
-    """Bytes of copies that a worker's disk may still take; the rest is for log and compaction."""
+    """Bytes of copies that a worker's disks may still take; the rest is for log and compaction."""
     return int(report.free_bytes * limits.DISK_SHARE)
+
+
+def room_for_one(report: m.WorkerReport) -> int:
+    """Bytes of the largest copy that a worker may still take: a vnode is on one disk."""
+    single = [disk.free_bytes for disk in report.disks if disk.counts]
+    return int(max(single, default=report.free_bytes) * limits.DISK_SHARE)
 
 
 def sources_of(epoch: Epoch, vnode: Vnode, worker: WorkerId) -> dict[WorkerId, str]:

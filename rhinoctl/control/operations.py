@@ -6,7 +6,7 @@ is offered or wished because of it, and asks it again whenever workers have repo
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -14,7 +14,7 @@ from rhinoctl import limits
 from rhinoctl.control.ceilings import check_ceilings
 from rhinoctl.control.failovers import Failovers, unknown_worker
 from rhinoctl.control.fleet import Fleet
-from rhinoctl.control.groups import Groups, room_for_copies
+from rhinoctl.control.groups import Groups, room_for_copies, room_for_one
 from rhinoctl.control.jobs import Jobs, check_parallelism
 from rhinoctl.control.registry import (
     FailoverDocument,
@@ -325,6 +325,22 @@ class Operations:
                     f" {size / 1e6:.0f} MB would come to it; a share of it stays for log and"
                     " compaction",
                     remedy="make room on its file system, or move to another worker",
+                )
+            if report is not None:
+                self._check_each(uid, epoch, worker, vnodes, room_for_one(report))
+
+    def _check_each(
+        self, uid: JobUid, epoch: Epoch, worker: WorkerId, vnodes: Iterable[Vnode], room: int
+    ) -> None:
+        """Raise DiskFull if no disk of a worker has room for one of the vnodes."""
+        for vnode in vnodes:
+            size = self._state_bytes(uid, epoch, {vnode: InstanceId("")})
+            if size > room:
+                raise DiskFull(
+                    f"vnode {vnode} has {size / 1e6:.0f} MB, and no disk of worker {worker} may"
+                    f" take more than {room / 1e6:.0f} MB",
+                    remedy="make room on one of them, see `rhinoctl disk list`; add a larger one,"
+                    " `rhinoctl disk add`; or move to another worker",
                 )
 
     def _state_bytes(self, uid: JobUid, epoch: Epoch, moves: Mapping[Vnode, InstanceId]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
+from rhinoctl.control.disks import disk_findings, lowest_disk
 from rhinoctl.control.failovers import Failovers
 from rhinoctl.control.fleet import Fleet, Seen
 from rhinoctl.control.groups import Groups
@@ -42,7 +43,8 @@ class Overview:
             *_objections(self.fleet),
             *_unknown_jobs(self.fleet, self.registry),
             *_worker_findings(workers, self.fleet),
-            *_room_findings(workers),
+            *_room_findings(workers, self.fleet),
+            *disk_findings(self.fleet),
             *_job_findings(jobs, away),
             *self._copies(jobs),
             *self._bad(),
@@ -200,7 +202,7 @@ class Overview:
             log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
             vnodes_held=held - owned,
             draining=name in self.registry.draining,
-            room_low=report is not None and report.free_bytes < limits.ROOM_LOW_BYTES,
+            room_low=report is not None and report.lowest_room < limits.ROOM_LOW_BYTES,
             found_bad=sum(j.found_bad for j in report.jobs.values()) if report else 0,
         )
 
@@ -240,17 +242,16 @@ def _store_findings(fault: str) -> tuple[views.Finding, ...]:
     )
 
 
-def _room_findings(workers: Iterable[views.WorkerView]) -> tuple[views.Finding, ...]:
-    return tuple(
-        views.Finding(
-            what=f"worker {worker.id}: its disk has {worker.free_bytes / 1e6:.0f} MB left; once it"
-            " is full, batches wait for it",
-            remedy=f"make room on its file system, or empty it: `rhinoctl drain {worker.id}`;"
-            " it goes on by itself",
-        )
-        for worker in workers
-        if worker.room_low
-    )
+def _room_findings(workers: Iterable[views.WorkerView], fleet: Fleet) -> Iterable[views.Finding]:
+    for worker in workers:
+        report = fleet.workers[worker.id].report
+        if worker.room_low and report is not None:
+            yield views.Finding(
+                what=f"worker {worker.id}: {lowest_disk(report)} has"
+                f" {report.lowest_room / 1e6:.0f} MB left; once it is full, batches wait for it",
+                remedy=f"make room on its file system, or empty it: `rhinoctl drain {worker.id}`;"
+                " it goes on by itself",
+            )
 
 
 def store_refused(objections: Mapping[WorkerId, str]) -> str:

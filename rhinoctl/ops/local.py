@@ -44,6 +44,9 @@ BUFFER_MB = 64
 WORKERS_MAX = 64
 """Of processes on one machine; more is a typing error."""
 
+DISKS_MAX = 16
+"""Of directories of a worker, likewise."""
+
 UP_S = 60.0
 """Python, Arrow and RocksDB are imported by each process, on a machine that may be loaded."""
 
@@ -68,6 +71,7 @@ class UpRequest:
 
     directory: Path
     workers: int | None = None
+    disks: int | None = None
     port: int | None = None
     cache_mb: int | None = None
     buffer_mb: int | None = None
@@ -174,15 +178,23 @@ def plan_up(request: UpRequest, known: ClusterFile | None, alive: frozenset[str]
             f"the cluster in {directory} has {len(known.workers)} workers, which may hold state",
             remedy=f"leave --workers out, or give {len(known.workers)} or more",
         )
+    had = config.disks_of(known)
+    if (request.disks or had) < had:
+        raise Refused(
+            f"the workers of the cluster in {directory} have {had} disks, which may hold state",
+            remedy=f"leave --disks out, or give {had} or more; `rhinoctl disk retire` empties one",
+        )
     cluster = known or config.new_cluster(directory, cache_mb=CACHE_MB, buffer_mb=BUFFER_MB)
     controller = cluster.controller if request.port is None else config.at_port(request.port)
-    if alive and (count > len(cluster.workers) or controller != cluster.controller):
+    grows = count > len(cluster.workers) or (request.disks or had) > had
+    if alive and (grows or controller != cluster.controller):
         raise Refused(
-            f"--workers and --port cannot change while a part of the cluster in {directory} runs",
+            f"--workers, --disks and --port cannot change while a part of the cluster in"
+            f" {directory} runs",
             remedy="end it with `rhinoctl local down`, then bring it up with the new ones",
         )
     cluster = replace(
-        config.with_workers(cluster, directory, count),
+        config.with_workers(cluster, directory, count, request.disks),
         version=__version__,
         controller=controller,
         cache_mb=request.cache_mb or cluster.cache_mb,
@@ -231,6 +243,7 @@ def _agent_settings(cluster: ClusterFile, worker: WorkerId, parent: int) -> Mapp
         "cluster": cluster.cluster,
         "worker": worker,
         "disk": entry.disk,
+        "disks": list(entry.disks),
         "run": cluster.run,
         "listen": entry.address,
         "token_file": cluster.token_file,

@@ -10,11 +10,12 @@ from enum import Enum
 
 from rhinoctl import limits
 from rhinoctl.ids import BatchTime, JobName, Vnode, WorkerId
+from rhinoctl.protocol.disks import DiskState
 from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.liveness import Verdict
-from rhinoctl.protocol.messages import JobReport
+from rhinoctl.protocol.messages import JobReport, WorkerReport
 from rhinoctl.protocol.pacing import batches_between
 from rhinoctl.protocol.waiting import listed
 
@@ -37,6 +38,7 @@ class Check(Enum):
     WORKER_SILENT = "worker-silent"
     WORKER_NOT_EMPTY = "worker-not-empty"
     DISK_LOW = "disk-low"
+    DISK_LOST = "disk-lost"
     EPOCH_BEHIND = "epoch-behind"
     INSTANCE_MISSING = "instance-missing"
     INSTANCE_NOT_READY = "instance-not-ready"
@@ -200,17 +202,38 @@ def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
         yield from _silent(cluster, worker)
         yield from _not_empty(cluster, worker)
         if worker.live and worker.report is not None:
-            free = worker.report.free_bytes
+            free = worker.report.lowest_room
             if free < limits.ROOM_LOW_BYTES:
                 full = free < limits.DISK_FULL_BYTES
+                which = _disk_of(worker.report)
                 yield Finding(
                     check=Check.DISK_LOW,
                     state=State.BROKEN if full else State.DEGRADED,
-                    what=f"worker {worker.id}: the disk is {'full' if full else 'nearly full'}",
+                    what=f"worker {worker.id}: {which} is {'full' if full else 'nearly full'}",
                     evidence=f"{free >> 20} MB are free",
                     cost="batches wait when a record cannot be written; copies are not taken",
                     remedy=f"make room, or move what it has: `rhinoctl drain {worker.id}`",
                 )
+            yield from _lost_disks(worker, worker.report)
+
+
+def _disk_of(report: WorkerReport) -> str:
+    """The disk that has the least room, by its name if there are several."""
+    lowest = [disk for disk in report.disks if disk.free_bytes == report.lowest_room]
+    return f"disk {lowest[0].disk}" if lowest and len(report.disks) > 1 else "the disk"
+
+
+def _lost_disks(worker: WorkerEvidence, report: WorkerReport) -> Iterator[Finding]:
+    for disk in report.disks:
+        if disk.state is DiskState.LOST:
+            yield Finding(
+                check=Check.DISK_LOST,
+                state=State.DEGRADED,
+                what=f"worker {worker.id}: disk {disk.disk} is lost",
+                evidence=f"{disk.path}: {disk.fault}",
+                cost="what was on it is fetched from other holders; without one, its vnodes wait",
+                remedy="bring it back and start the agent again, or let the copies be made anew",
+            )
 
 
 def _silent(cluster: ClusterEvidence, worker: WorkerEvidence) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.claims import Claim, Keepsake, Memo
-from rhinoctl.protocol.disks import DiskReport, DiskRequest
+from rhinoctl.protocol.disks import DiskReport, DiskRequest, DiskState
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
 from rhinoctl.protocol.pacing import ReplayCost
@@ -324,6 +324,12 @@ class WorkerReport(Message):
     ruler: Claim | None = None
     keepsakes: Mapping[JobUid, Keepsake] = field(default_factory=dict)
     disks: tuple[DiskReport, ...] = ()
+
+    @property
+    def lowest_room(self) -> int:
+        """What is free on the disk that has the least; a batch waits for any that is full."""
+        rooms = [disk.free_bytes for disk in self.disks if disk.state is DiskState.IN_USE]
+        return min(rooms, default=self.free_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ def test_the_issue_s_verbs_are_there() -> None:
         " op-resume op-repair doctor"
         " job-repair-offsets version bench-steady"
         " failover switchover drain checkpoint groups-show groups-plan groups-apply verify"
+        " disk-list disk-add disk-retire disk-scrub"
         " controller-recover controller-backup controller-restore"
     )
     assert {"-".join(path) for path, _ in LEAVES} == set(wanted.split())

@@ -7,8 +7,9 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any, Self
 
-from rhinoctl.ids import BatchTime, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.ids import BatchTime, DiskId, InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.disks import DiskList, DiskReport, DiskState, DiskView
 from rhinoctl.protocol.epochs import Role
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.verification import Checked, CheckedCheckpoint
@@ -293,6 +294,26 @@ def verification(*copies: views.VerifiedCopy, **changes: Any) -> views.VerifyVie
         ),
     }
     return views.VerifyView(**{**fields, **changes})
+
+
+def disk(worker: str, name: str, *, live: bool = True, **changes: Any) -> DiskView:
+    """A disk in use, on a file system of its own."""
+    fields: dict[str, Any] = {
+        "disk": DiskId(name),
+        "path": f"/mnt/{name}/rhino",
+        "state": DiskState.IN_USE,
+        "free_bytes": 50_000_000_000,
+        "vnodes": 8,
+        "bytes": 24_000_000,
+        "shares": DiskId(name),
+    }
+    return DiskView(worker=WorkerId(worker), live=live, disk=DiskReport(**{**fields, **changes}))
+
+
+def disks(*views_: DiskView) -> DiskList:
+    """Those disks, or two of each of two workers."""
+    every = [disk(worker, name) for worker in ("w1", "w2") for name in ("d1", "d2")]
+    return DiskList(disks=views_ or tuple(every))
 
 
 def failover(**changes: Any) -> views.OperationView:

@@ -110,7 +110,7 @@ def test_a_disk_is_added_while_records_flow_and_takes_new_vnodes() -> None:
 
 @pytest.mark.parametrize("replication", [0, 1])
 def test_a_disk_is_retired_under_load(replication: int) -> None:
-    """Owned vnodes and copies leave it, nothing is fetched for it, and it may then be taken away."""
+    """Owned vnodes and copies leave it, nothing is fetched for it, and then it may go."""
     world = World(workers=2, replication=replication, disks=2)
     query = world.start_query()
     world.until(lambda: query.directory.committed >= 40)
@@ -136,7 +136,7 @@ MOVE = {
     "a checkpoint is whole there": ("disk.rename", "moving/", True),
     "both disks have the vnode": ("disk.rename", "moved/", False),
     "the old one has it no more": ("disk.rename", "moved/", True),
-    "the old files go": ("disk.remove", "moved/", True),
+    "its files go": ("disk.remove", "moved/", False),
 }
 
 

@@ -14,7 +14,6 @@ from rhinoctl.state.disk import LocalDisk, RoomyDisk, StampingDisk, write_atomic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.spread import Below, spread
 
-
 KINDS = ("local", "fake", "spread", "spread fakes", "vnode on spread", "vnode on spread fakes")
 """Of several disks the first has all but vnodes; a vnode's directory is here on the second."""
 

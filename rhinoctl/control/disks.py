@@ -1,0 +1,136 @@
+"""Workers' disks: what they tell of them, and what a person asks of one, handed on to its agent.
+
+The controller keeps nothing of this: a worker's disks are its agent's own affair, so that an answer
+that is lost leaves a person to look, and no wish that comes again (style, rule 7).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rhinoctl import errors
+from rhinoctl.control.fleet import Fleet
+from rhinoctl.errors import DeadlineExceeded, RhinoError, UnknownWorker, WorkerUnreachable
+from rhinoctl.ids import WorkerId
+from rhinoctl.protocol import messages as m
+from rhinoctl.protocol import views
+from rhinoctl.protocol.disks import DiskList, DiskReport, DiskRequest, DiskState, DiskView
+from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
+
+REFUSALS = {kind.code: kind for kind in errors.leaves()}
+"""The errors that an agent may refuse with, by code."""
+
+ANSWER_S = 5.0
+"""An agent answers between two turns of its loop; a new disk takes some writes."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request on its way, and its answer."""
+
+    worker: WorkerId
+    answer: Envelope | None = None
+
+
+@dataclass(slots=True)
+class DiskDesk:
+    """Requests under way, by their number."""
+
+    cluster: str
+    fleet: Fleet
+    wire: Wire
+    clock: Clock
+    asked: dict[int, Asked] = field(default_factory=dict)
+
+    def list(self) -> DiskList:
+        """All disks, as workers told of them last."""
+        live = set(self.fleet.live())
+        return DiskList(
+            disks=tuple(
+                DiskView(worker=name, live=name in live, disk=disk)
+                for name, seen in self.fleet.workers.items()
+                if seen.report is not None
+                for disk in seen.report.disks
+            )
+        )
+
+    def ask(self, request: DiskRequest) -> Callable[[], DiskList | None]:
+        """Hand a request on. Returns what gives the answer (None: not yet) or raises what the agent
+        refuses with. Raises UnknownWorker and WorkerUnreachable."""
+        worker = request.worker
+        seen = self.fleet.workers.get(worker)
+        if seen is None:
+            raise UnknownWorker(
+                f"there is no worker {worker}: the workers are {', '.join(self.fleet.workers)}",
+                remedy="see `rhinoctl status`",
+            )
+        if worker not in self.fleet.live():
+            raise _unreachable(worker)
+        message = m.ChangeDisks(header=m.Header(cluster=self.cluster), request=request)
+        number = self.wire.send(Address(seen.address), message, timeout_s=ANSWER_S)
+        asked = self.asked[number] = Asked(worker)
+
+        def ready() -> DiskList | None:
+            return None if asked.answer is None else _answered(worker, asked.answer)
+
+        return ready
+
+    def deliver(self, envelope: Envelope) -> bool:
+        """Take an answer; whether the envelope was one."""
+        asked = None if envelope.request is None else self.asked.pop(envelope.request, None)
+        if asked is not None:
+            asked.answer = envelope
+        return asked is not None
+
+
+def lowest_disk(report: m.WorkerReport) -> str:
+    """The disk with the least room, by its name if there are several."""
+    for disk in report.disks if len(report.disks) > 1 else ():
+        if disk.state is DiskState.IN_USE and disk.free_bytes == report.lowest_room:
+            return f"disk {disk.disk} ({disk.path})"
+    return "its disk"
+
+
+def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
+    """Disks that are lost, and those that cannot be emptied."""
+    for worker in fleet.live():
+        report = fleet.workers[worker].report
+        for disk in report.disks if report is not None else ():
+            if disk.state is DiskState.LOST:
+                yield views.Finding(
+                    what=f"worker {worker}: disk {disk.disk} ({disk.path}) is lost: {disk.fault}",
+                    remedy="what was on it is fetched from other holders by itself; a vnode without"
+                    " another copy waits for the disk: bring it back, then start the agent again",
+                )
+            elif disk.state is DiskState.RETIRING and disk.fault:
+                yield views.Finding(
+                    what=f"worker {worker}: disk {disk.disk} is not emptied: {disk.fault}",
+                    remedy="it is tried again by itself; if there is no room elsewhere, add a disk:"
+                    f" `rhinoctl disk add {worker} DIRECTORY`",
+                )
+
+
+def _answered(worker: WorkerId, envelope: Envelope) -> DiskList:
+    """What the agent has said, as a list of disks or as the error that it refuses with."""
+    answer = envelope.message
+    if isinstance(answer, m.DisksChanged):
+        if answer.code:
+            raise REFUSALS.get(answer.code, RhinoError)(answer.message, remedy=answer.remedy)
+        return DiskList(disks=tuple(_view(worker, disk) for disk in answer.disks))
+    if envelope.outcome is Outcome.NOT_DONE:
+        raise _unreachable(worker)
+    detail = answer.detail if isinstance(answer, m.Refusal) else envelope.detail
+    raise DeadlineExceeded(
+        f"worker {worker} was asked and has not said what it has done: {detail}",
+        remedy="see `rhinoctl disk list` before you repeat it",
+    )
+
+
+def _view(worker: WorkerId, disk: DiskReport) -> DiskView:
+    return DiskView(worker=worker, live=True, disk=disk)
+
+
+def _unreachable(worker: WorkerId) -> WorkerUnreachable:
+    return WorkerUnreachable(
+        f"worker {worker} does not answer: nothing was done",
+        remedy="bring it back (local cluster: `rhinoctl local up`), then repeat the command",
+    )
