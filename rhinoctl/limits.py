@@ -185,6 +185,10 @@ HEARTBEAT_TIMEOUT_S = 3.0
 LEASE_OF_WORKER_S = 5.0
 """A worker that says nothing for so long is lost, unless it decides batches: `lease_s`."""
 
+BEREFT_S = 2.0
+"""So long an owner may be without anything to open a vnode from before another worker that has a
+copy takes over: a small one is fetched in that time."""
+
 AGENT_RESTART_S = 5.0
 """An agent that is down while its instances live, or that has said farewell, has so long to come
 back: `agent_restart_s`."""

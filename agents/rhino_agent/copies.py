@@ -89,6 +89,7 @@ class Copies:
             for v in epoch.fully_held_by(here)
             if self._holdings.base(v) is None
         }
+        self._upkeep.awaited = frozenset(v for v, sources in self._broken.items() if sources)
 
     def whole(self) -> frozenset[Vnode]:
         """The wished vnodes of which this worker has a base and the whole log after it."""

@@ -22,6 +22,10 @@ class Bases(Protocol):
         coverage; None if this worker has no contiguous copy."""
         ...
 
+    def awaits(self, vnode: Vnode) -> bool:
+        """Whether a copy comes from another worker in the place of what is not whole here."""
+        ...
+
     def sound(self, vnode: Vnode) -> bool:
         """Whether the base is known to be what its manifest says; if not, it is looked at."""
         ...
@@ -173,7 +177,11 @@ class Feeder:
     def _open(self, instance: Instance, vnode: Vnode) -> None:
         base = self._bases.base(vnode)
         if base is None:
-            self._set_back(instance, f"there is no whole copy of vnode {vnode} here")
+            what = f"there is no whole copy of vnode {vnode} here"
+            if self._bases.awaits(vnode):
+                instance.set_back(what)  # it comes, or another worker takes over: no batch fails
+            else:
+                self._set_back(instance, what)
             return
         if not self._bases.sound(vnode):
             return

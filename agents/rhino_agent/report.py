@@ -124,4 +124,5 @@ def _vnode(
         replay_rows=rows,
         replay_bytes=size,
         fetched_bytes=job.fetched[vnode],
+        bereft=owner is not None and not whole,
     )

@@ -44,7 +44,8 @@ class Bad(NamedTuple):
 
 
 class Upkeep:
-    """The care for the checkpoints of every vnode here, and the work on them in slices."""
+    """The care for the checkpoints of every vnode here, and the work on them in slices. Copies of
+    the `awaited` vnodes come from other workers in the place of what is not whole here."""
 
     def __init__(self, job: Job, holdings: Holdings) -> None:
         self.holdings = holdings
@@ -59,6 +60,7 @@ class Upkeep:
         self._tainted: dict[Vnode, set[tuple[InstanceId, int]]] = {}
         self._opening: set[tuple[Vnode, InstanceId, int]] = set()
         self.found_bad = 0
+        self.awaited: frozenset[Vnode] = frozenset()
         self._work: deque[Work] = deque()
         self._released = BASE
         self._since_trim = 0
@@ -71,6 +73,10 @@ class Upkeep:
         """See `rhino_agent.feeder.Bases`."""
         base = self.holdings.base(vnode)
         return None if base is None else (self.holdings.directory(base, vnode), base.reach)
+
+    def awaits(self, vnode: Vnode) -> bool:
+        """See `rhino_agent.feeder.Bases`."""
+        return vnode in self.awaited
 
     def sound(self, vnode: Vnode) -> bool:
         """See `rhino_agent.feeder.Bases`. A base whose stamps do not prove it is hashed first."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from rhinoctl import limits
 from rhinoctl.control.fleet import Fleet, Seen
 from rhinoctl.control.groups import Groups
 from rhinoctl.control.jobs import Jobs
@@ -20,10 +21,35 @@ from rhinoctl.protocol import recovery, views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.failover import Choice, CutPlan, GivenUp, plan_cut
 from rhinoctl.protocol.liveness import Evidence, Past, Patience, Verdict, brake, judge
+from rhinoctl.protocol.messages import JobReport
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import Failover
 
 log = logging.getLogger("rhino.controller")
+
+
+@dataclass(slots=True)
+class Bereft:
+    """Instances whose worker has nothing to open their vnodes from: its disk is lost, or what is
+    on it is bad. Others have whole copies, and go on at once; a small one is fetched sooner."""
+
+    clock: Clock
+    since: dict[tuple[JobUid, InstanceId], float] = field(default_factory=dict)
+
+    def failed(
+        self, uid: JobUid, epoch: Epoch, reports: Mapping[WorkerId, JobReport]
+    ) -> frozenset[InstanceId]:
+        """Those that have been so for a while, if another live worker has each such vnode."""
+        now, found = self.clock.monotonic(), set()
+        for instance, worker in epoch.instances.items():
+            copies = reports[worker].vnodes if worker in reports else {}
+            vnodes = [v for v in epoch.owned_by(instance) if v in copies and copies[v].bereft]
+            held = all({*epoch.full_holders(v)} & {*reports} - {worker} for v in vnodes)
+            if not vnodes or not held:
+                self.since.pop((uid, instance), None)
+            elif now - self.since.setdefault((uid, instance), now) >= limits.BEREFT_S:
+                found.add(instance)
+        return frozenset(found)
 
 
 @dataclass(slots=True)
@@ -39,11 +65,13 @@ class Failovers:
     automatic: bool
     listening: Callable[[str], bool]
     braked: dict[JobUid, str] = field(default_factory=dict)
+    bereft: Bereft = field(init=False)
     _started_at: float = 0.0
     _verdicts: dict[WorkerId, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._started_at = self.clock.monotonic()
+        self.bereft = Bereft(self.clock)
 
     # --- verdicts --------------------------------------------------------------------------------
 
@@ -101,10 +129,13 @@ class Failovers:
     ) -> FailoverDocument | None:
         """Begin what has to begin, and go on with what is under way; returns that."""
         uid, epoch = document.spec.uid, facts.epoch
-        lost = frozenset(w for w in epoch.workers if self.verdict(w) is Verdict.LOST)
+        lost = GivenUp(
+            workers=frozenset(w for w in epoch.workers if self.verdict(w) is Verdict.LOST),
+            instances=self.bereft.failed(uid, epoch, self.fleet.reports(uid)),
+        )
         running = self.registry.recovering(uid)
-        gone = running.failover.gone.workers if running is not None else frozenset()
-        if lost - gone and self.automatic:
+        gone = running.failover.gone if running is not None else GivenUp()
+        if gone | lost != gone and self.automatic:
             running = self._begin_automatic(document, facts, lost, running)
         elif not lost:
             self.braked.pop(uid, None)
@@ -116,11 +147,10 @@ class Failovers:
         self,
         document: JobDocument,
         facts: hm.Facts,
-        lost: frozenset[WorkerId],
+        gone: GivenUp,
         running: FailoverDocument | None,
     ) -> FailoverDocument | None:
         uid = document.spec.uid
-        gone = GivenUp(workers=lost)
         before = running.failover.gone if running is not None else GivenUp()
         both = before | gone
         plan = plan_cut(facts.epoch, both)
@@ -134,18 +164,19 @@ class Failovers:
             reason = f"vnode {_listed(plan.stranded)} has no other whole copy"
         if reason is not None:
             if self.braked.get(uid) != reason:
-                log.warning(
-                    "failover-braked job=%s lost=%s %s", uid, ",".join(sorted(lost)), reason
-                )
+                log.warning("failover-braked job=%s lost=%s %s", uid, ",".join(gone.names), reason)
             self.braked[uid] = reason
             return running
         self.braked.pop(uid, None)
-        why = "; ".join(self._why(worker) for worker in sorted(lost - before.workers))
+        new = GivenUp(
+            workers=gone.workers - before.workers, instances=gone.instances - before.instances
+        )
+        why = "; ".join([*map(self._why, sorted(new.workers)), *map(_no_copies, new.instances)])
         if running is None:
             return self._begin(document, gone, Choice(), why, plan)
         return self.registry.put_failover(
             recovery.with_more(running.failover, gone, why),
-            replace(running.view, lost=(*running.view.lost, *sorted(lost - before.workers))),
+            replace(running.view, lost=(*running.view.lost, *new.names)),
         )
 
     def _why(self, worker: WorkerId) -> str:
@@ -462,6 +493,10 @@ class Failovers:
             if vnode in seen.report.jobs[uid].vnodes
         ]
         return max(known, default=0)
+
+
+def _no_copies(instance: InstanceId) -> str:
+    return f"instance {instance} owns vnodes of which its worker has no whole copy any more"
 
 
 def unknown_worker(name: str, fleet: Fleet) -> UnknownWorker:

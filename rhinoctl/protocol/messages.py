@@ -243,7 +243,8 @@ class Heartbeat(Message):
 class VnodeReport:
     """One vnode's copy on one worker; `covers` is what the newest checkpoint here covers, None
     without one. Of the log after it there are `replay_rows` in `replay_bytes`. `fetched_bytes` of
-    its checkpoints have come to this worker since its agent started."""
+    its checkpoints have come to this worker since its agent started. It is `bereft` if the worker
+    owns it, and has it neither open nor anything whole to open it from."""
 
     use: VnodeUse
     instance: InstanceId | None = None
@@ -256,6 +257,7 @@ class VnodeReport:
     replay_rows: int = 0
     replay_bytes: int = 0
     fetched_bytes: int = 0
+    bereft: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 from rhinoctl.ids import DiskId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.disks import DiskAction, DiskReport, DiskRequest, DiskState
-from rhinoctl.protocol.handover import Phase
+from rhinoctl.protocol.handover import Kind, Phase
 from tests.fakes.wire import NOWHERE
 from tests.fakes.world import World
 from tests.fakes.world_host import Host
@@ -177,6 +177,87 @@ def test_a_disk_that_dies_under_load_is_said_and_its_vnodes_are_made_anew() -> N
     held = world.epoch().fully_held_by("w1")
     world.until(lambda: all(desk.upkeep.holdings.base(v) is not None for v in held))
     world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_another_worker_takes_over_what_an_owner_has_lost() -> None:
+    """Its instance ended with the disk, and to fetch the vnodes would take longer than that."""
+    world = World(workers=3, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    world.mishaps_expected = True
+    host, before = world.hosts["w1"], world.epoch()
+    lost = sorted(on_disk(host, SECOND) & {*before.owned_by("i0")})
+    kept = sorted({*before.owned_by("i0")} - {*lost})
+    world.network.late_s = {"FetchManifest": 25.0}
+    host.unplug(SECOND)
+    for pid in host.pids("i0"):
+        host.kill_pid(pid)
+    world.until(lambda: len(world.controller_views()) == 1, "a failover")
+    (failover,) = world.controller_views()
+    assert (failover.kind, failover.lost) == (Kind.FAILOVER, ("i0",))
+    assert world.until_ended(failover.id).phase is Phase.COMPLETE
+    epoch = world.epoch()
+    assert all(epoch.owner_worker(vnode) != "w1" for vnode in lost)
+    assert all(epoch.owner_worker(vnode) == "w1" for vnode in kept)
+    world.finish(query, batches=query.directory.committed + 20)
+    assert query.failures == []
+
+
+def test_what_nobody_else_has_waits_for_its_disk() -> None:
+    """The agent goes on without it, and nothing is made up; with the disk all is there again."""
+    world = World(workers=2, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    world.mishaps_expected = True
+    host = world.hosts["w1"]
+    host.lose()
+    disk = host.further.pop(SECOND)
+    host.start_agent()
+    seen = query.directory.committed
+    world.run(30.0)
+    assert query.directory.committed <= seen + 1
+    assert world.controller_views() == ()
+    (finding,) = [f for f in world.status().findings if "d2" in f.what]
+    assert "worker w1: disk d2 (/w1/2) is lost" in finding.what
+    host.kill_agent()
+    host.further[SECOND] = disk
+    host.start_agent()
+    if not query.running:
+        query = world.start_query(query.directory)
+    world.finish(query, batches=query.directory.committed + 20)
+
+
+def test_a_scrub_that_is_asked_for_finds_what_has_rotted() -> None:
+    world = World(workers=2, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    host = world.hosts["w1"]
+    query.trigger_s = 60.0
+    world.run(2.0)
+    told = ask(world, DiskAction.SCRUB, disk="d2").disks
+    assert [(each.disk, each.scrub.number) for each in told] == [("d2", 1)]
+    world.until(lambda: reports(world)["d2"].scrub.over)
+    well = reports(world)["d2"].scrub
+    assert well.done_bytes == well.total_bytes > 0
+    assert (well.bad, reports(world)["d1"].scrub.number) == ((), 0)
+    rotten = next(p for p in host.further[SECOND].files("jobs") if "ckpt" in p and ".sst" in p)
+    vnode, checkpoint, file = rotten.split("/")[3:]
+    host.further[SECOND].rot(rotten, 3)
+    ask(world, DiskAction.SCRUB)
+    world.until(lambda: all(disk.scrub.over for disk in reports(world).values()))
+    found = reports(world)["d2"].scrub
+    assert found.number == 2
+    assert any(
+        f"vnode {vnode}, checkpoint {checkpoint}, file {file}: its content" in line
+        for line in found.bad
+    )
+    assert reports(world)["d1"].scrub.bad == ()
+    agent = host.agent
+    assert agent is not None
+    (desk,) = agent.desks.values()
+    world.until(lambda: desk.upkeep.found_bad > 0)
+    query.trigger_s = 0.1
+    world.finish(query, batches=query.directory.committed + 20)
 
 
 def test_an_agent_starts_without_a_disk_and_takes_it_back_later() -> None:
