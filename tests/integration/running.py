@@ -36,6 +36,7 @@ class Running:
         directory: Path,
         *,
         workers: int = 3,
+        disks: int = 1,
         hosts: Hosts | None = None,
         **config: object,
     ) -> None:
@@ -44,6 +45,7 @@ class Running:
         self.cluster = directory / "cluster"
         self.events: list[Event] = []
         self._workers = workers
+        self._disks = disks
         self._config = config
         self._child: Child | None = None
         self.hosts: Mapping[WorkerId, str] = {}
@@ -59,7 +61,12 @@ class Running:
     def up(self) -> None:
         """Start what does not run of the cluster."""
         local.up(
-            local.UpRequest(directory=self.cluster, workers=self._workers, parent=os.getpid()),
+            local.UpRequest(
+                directory=self.cluster,
+                workers=self._workers,
+                disks=self._disks,
+                parent=os.getpid(),
+            ),
             ignore,
             HostProcesses(self.hosts),
         )

@@ -3,11 +3,11 @@ is lost."""
 
 import pytest
 
-from rhinoctl.ids import DiskId
-from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.disks import DiskAction, DiskReport, DiskRequest, DiskState
+from rhinoctl.errors import DiskRefused, UnknownDisk, UnknownWorker, WorkerUnreachable
+from rhinoctl.ids import DiskId, WorkerId
+from rhinoctl.protocol.disks import DiskAction, DiskList, DiskReport, DiskRequest, DiskState
 from rhinoctl.protocol.handover import Kind, Phase
-from tests.fakes.wire import NOWHERE
+from rhinoctl.protocol.views import Health
 from tests.fakes.world import World
 from tests.fakes.world_host import Host
 
@@ -21,27 +21,14 @@ def reports(world: World, worker: str = "w1") -> dict[str, DiskReport]:
     return {report.disk: report for report in agent.disks()}
 
 
-def ask(world: World, action: DiskAction, **more: str) -> m.DisksChanged:
-    """Ask something of w1's disks, as the controller does."""
-    wire = world.network.wire(None, origin=NOWHERE)
-    request = DiskRequest(
-        action=action, worker="w1", path=more.get("path", ""), disk=DiskId(more.get("disk", ""))
-    )
-    header = m.Header(cluster=world.cluster)
-    number = wire.send(
-        world.hosts["w1"].address, m.ChangeDisks(header=header, request=request), timeout_s=5.0
-    )
-    answers: list[m.DisksChanged] = []
-
-    def answered() -> bool:
-        envelope = wire.receive(0)
-        if envelope is not None and envelope.request == number:
-            assert isinstance(envelope.message, m.DisksChanged)
-            answers.append(envelope.message)
-        return bool(answers)
-
-    world.until(answered, "an answer of the agent")
-    return answers[0]
+def ask(
+    world: World, action: DiskAction, *, path: str = "", disk: str = "", worker: str = "w1"
+) -> list[DiskReport]:
+    """Ask something of a worker's disks, as the CLI does; raises what the agent refuses with."""
+    request = DiskRequest(action=action, worker=WorkerId(worker), path=path, disk=DiskId(disk))
+    found: DiskList = world.call(lambda c: c.change_disks(request))
+    assert all((view.worker, view.live) == (worker, True) for view in found.disks)
+    return [view.disk for view in found.disks]
 
 
 def on_disk(host: Host, path: str) -> set[int]:
@@ -98,7 +85,7 @@ def test_a_disk_is_added_while_records_flow_and_takes_new_vnodes() -> None:
     world.until(lambda: query.directory.committed >= 40)
     host = world.hosts["w1"]
     host.plug(SECOND)
-    (added,) = ask(world, DiskAction.ADD, path=SECOND).disks
+    (added,) = ask(world, DiskAction.ADD, path=SECOND)
     assert (added.disk, added.state, added.vnodes) == ("d2", DiskState.IN_USE, 0)
     assert world.until_ended(world.handover([4, 5, 6, 7], "i0")).phase is Phase.COMPLETE
     world.until(lambda: reports(world)["d2"].bytes > 0)
@@ -106,6 +93,31 @@ def test_a_disk_is_added_while_records_flow_and_takes_new_vnodes() -> None:
     host.start_agent()
     assert reports(world)["d2"].vnodes == 4
     world.finish(query, batches=query.directory.committed + 10)
+
+
+def test_what_is_refused_is_said_by_the_agent_and_nothing_is_changed() -> None:
+    world = World(workers=2, disks=2)
+    world.start_query()
+    with pytest.raises(DiskRefused, match="has its log"):
+        ask(world, DiskAction.RETIRE, disk="d1")
+    with pytest.raises(UnknownDisk, match="it has d1, d2"):
+        ask(world, DiskAction.SCRUB, disk="d9")
+    with pytest.raises(DiskRefused, match="cannot be used"):
+        ask(world, DiskAction.ADD, path="/not/plugged")
+    with pytest.raises(UnknownWorker, match="w1, w2"):
+        ask(world, DiskAction.SCRUB, worker="w9")
+    world.hosts["w2"].kill_agent()
+    world.until(lambda: world.status().workers[1].health is Health.DOWN)
+    with pytest.raises(WorkerUnreachable, match="nothing was done"):
+        ask(world, DiskAction.RETIRE, disk="d2", worker="w2")
+    listed: DiskList = world.call(lambda c: c.disks())
+    assert [(view.worker, view.disk.disk, view.live) for view in listed.disks] == [
+        ("w1", "d1", True),
+        ("w1", "d2", True),
+        ("w2", "d1", False),
+        ("w2", "d2", False),
+    ]
+    assert {view.disk.state for view in listed.disks} == {DiskState.IN_USE}
 
 
 @pytest.mark.parametrize("replication", [0, 1])
@@ -117,7 +129,7 @@ def test_a_disk_is_retired_under_load(replication: int) -> None:
     host = world.hosts["w1"]
     moving = on_disk(host, SECOND)
     assert moving
-    assert ask(world, DiskAction.RETIRE, disk="d2").disks[0].state is DiskState.RETIRING
+    assert ask(world, DiskAction.RETIRE, disk="d2")[0].state is DiskState.RETIRING
     world.until(lambda: reports(world)["d2"].state is DiskState.EMPTY, "an empty disk")
     assert on_disk(host, SECOND) == set()
     assert opened_anew(host, SECOND)
@@ -234,7 +246,7 @@ def test_a_scrub_that_is_asked_for_finds_what_has_rotted() -> None:
     host = world.hosts["w1"]
     query.trigger_s = 60.0
     world.run(2.0)
-    told = ask(world, DiskAction.SCRUB, disk="d2").disks
+    told = ask(world, DiskAction.SCRUB, disk="d2")
     assert [(each.disk, each.scrub.number) for each in told] == [("d2", 1)]
     world.until(lambda: reports(world)["d2"].scrub.over)
     well = reports(world)["d2"].scrub

@@ -62,7 +62,7 @@ class Worker:
     answers nothing; `mute`: it does not answer the controller. `host` is what its host allows."""
 
     def __init__(self, name: WorkerId, wire: FakeWire, clock: FakeClock) -> None:
-        self.host = {"free_bytes": 1 << 30}
+        self.host: dict[str, Any] = {"free_bytes": 1 << 30}
         self.name = name
         self.desks: dict[JobUid, Desk] = {}
         self.desired: dict[JobUid, m.DesiredJob] = {}

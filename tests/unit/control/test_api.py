@@ -14,6 +14,7 @@ from rhinoctl import errors, limits
 from rhinoctl.control.api import build, problem
 from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.disks import DiskAction, DiskRequest
 from rhinoctl.wire.secret import Secret
 from tests.unit.control.bench import Bench, registration
 
@@ -36,6 +37,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/drain": views.DrainRequest(worker=WorkerId("w1")),
     "POST /v1/failover": views.FailoverRequest(target="w1"),
     "POST /v1/recover": views.RecoverRequest(without=(), dry_run=True),
+    "POST /v1/disks": DiskRequest(action=DiskAction.SCRUB, worker=WorkerId("w1")),
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
     "POST /v1/ops/{op}/revert": views.RevertRequest(),
 }
@@ -45,6 +47,7 @@ WITHOUT_MUST = (
 )
 ROUTES = [
     *("GET /v1/status", "GET /v1/jobs", "GET /v1/jobs/{name}", "DELETE /v1/jobs/{name}"),
+    "GET /v1/disks",
     *("GET /v1/ops", "GET /v1/ops/{op}", "GET /v1/evidence", "POST /v1/jobs/{name}/decided"),
     *(f"POST /v1/ops/{{op}}/{what}" for what in ("pause", "resume", "repair")),
     *BODIES,

@@ -3,7 +3,8 @@
 import pytest
 
 from rhinoctl.errors import CeilingExceeded, DiskFull, Exit
-from rhinoctl.ids import WorkerId
+from rhinoctl.ids import DiskId, WorkerId
+from rhinoctl.protocol.disks import DiskReport, DiskState
 from tests.unit.control.bench import Bench
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
@@ -54,3 +55,28 @@ def test_a_move_that_would_fill_a_disk_is_refused() -> None:
     bench.run(3.0)
     with pytest.raises(DiskFull, match="worker w3"):
         bench.rescale(3)
+
+
+def test_a_vnode_for_which_no_single_disk_has_room_does_not_come() -> None:
+    """Though the worker has room for it on all of them together."""
+    bench = Bench(workers=3)
+    bench.register(vnodes=4, instances=2)
+    bench.workers[W3].host |= {"free_bytes": 1 << 30, "disks": (disk("d1"), disk("d2"))}
+    bench.run(3.0)
+    with pytest.raises(DiskFull, match="no disk of worker w3 may take more"):
+        bench.rescale(3)
+    bench.workers[W3].host |= {"disks": (disk("d1"), disk("d2", 1 << 29))}
+    bench.run(3.0)
+    bench.rescale(3)
+
+
+def disk(name: str, free_bytes: int = 1000) -> DiskReport:
+    return DiskReport(
+        disk=DiskId(name),
+        path=f"/{name}",
+        state=DiskState.IN_USE,
+        free_bytes=free_bytes,
+        vnodes=0,
+        bytes=0,
+        shares=DiskId(name),
+    )

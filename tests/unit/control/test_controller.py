@@ -344,6 +344,7 @@ def test_a_call_whose_answer_does_not_come_may_have_been_carried_out(
 def test_every_call_but_those_that_only_look_is_refused_with_the_store() -> None:
     """Who adds a call has to say which it is: `recover` is what the store is made anew by."""
     looks = {"status", "job_list", "job", "groups", "operation_list", "operation", "evidence"}
+    looks |= {"disks"}
     loop = {"call", "submit", "step", "check_accepted"}
     public = {name: f for name, f in vars(Controller).items() if not name.startswith("_")}
     unchecked = {name for name, f in public.items() if not hasattr(f, "__wrapped__")}

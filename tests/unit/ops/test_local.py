@@ -9,6 +9,7 @@ import pytest
 from rhinoctl import errors
 from rhinoctl.config import cluster as config
 from rhinoctl.config.cluster import ClusterFile
+from rhinoctl.ids import WorkerId
 from rhinoctl.ops import local
 from rhinoctl.ops.local import UpRequest, plan_up
 from rhinoctl.protocol.views import Health
@@ -71,6 +72,28 @@ def test_workers_may_be_added_while_all_is_down() -> None:
 def test_workers_that_may_hold_state_are_not_left_out() -> None:
     with pytest.raises(errors.Refused):
         plan_up(request(workers=2), running(3), frozenset())
+
+
+def test_each_worker_has_as_many_disks_as_are_asked_for_beside_each_other() -> None:
+    known = plan_up(request(workers=2, disks=3), None, frozenset()).cluster
+    for name, entry in known.workers.items():
+        assert entry.disk == str(DIRECTORY / "workers" / name)
+        assert entry.disks == tuple(str(DIRECTORY / "disks" / f"{name}-{n}") for n in (2, 3))
+    later = plan_up(request(workers=3), known, frozenset()).cluster
+    assert [len(entry.disks) for entry in later.workers.values()] == [2, 2, 2]
+    assert plan_up(request(), None, frozenset()).cluster.workers[WorkerId("w1")].disks == ()
+
+
+def test_disks_may_be_added_while_all_is_down_and_are_not_left_out() -> None:
+    known = plan_up(request(workers=2, disks=2), None, frozenset()).cluster
+    known = replace(known, processes=dict.fromkeys(known.names(), (100, 7)))
+    more = plan_up(request(disks=4), known, frozenset()).cluster
+    assert [len(entry.disks) for entry in more.workers.values()] == [3, 3]
+    assert more.workers[WorkerId("w1")].disks[:1] == known.workers[WorkerId("w1")].disks
+    with pytest.raises(errors.Refused, match="cannot change"):
+        plan_up(request(disks=4), known, frozenset({"w1"}))
+    with pytest.raises(errors.Refused, match="have 2 disks"):
+        plan_up(request(disks=1), known, frozenset())
 
 
 def test_the_address_changes_only_while_all_is_down() -> None:

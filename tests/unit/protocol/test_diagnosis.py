@@ -10,6 +10,7 @@ from rhinoctl.ids import (
     BASE,
     Attempt,
     BatchTime,
+    DiskId,
     InstanceId,
     JobName,
     JobUid,
@@ -19,6 +20,7 @@ from rhinoctl.ids import (
 )
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.diagnosis import Check, Facts, Finding, Fix, State, diagnose, worst
+from rhinoctl.protocol.disks import DiskReport, DiskState
 from rhinoctl.protocol.evidence import (
     ClusterEvidence,
     JobEvidence,
@@ -74,13 +76,14 @@ REPORTS = {W1: job_report(I0, 0), W2: job_report(I1, 1)}
 
 
 def worker(name: WorkerId, jobs: dict[JobUid, m.JobReport] | None = None, **changes: Any) -> Any:
-    free = changes.pop("free_bytes", 1 << 40)
+    free, disks = changes.pop("free_bytes", 1 << 40), changes.pop("disks", ())
     report = m.WorkerReport(
         header=m.Header(cluster="c"),
         worker=name,
         pid=1,
         wall=0.0,
         free_bytes=free,
+        disks=disks,
         jobs={UID: REPORTS[name]} if jobs is None else jobs,
     )
     fields: dict[str, Any] = {
@@ -134,6 +137,19 @@ def cluster(*workers: WorkerEvidence, **changes: Any) -> ClusterEvidence:
 def at_w1(**changes: Any) -> ClusterEvidence:
     """The cluster, in which w1 reports something else of the job."""
     return cluster(worker(W1, {UID: replace(REPORTS[W1], **changes)}))
+
+
+def disk(name: str, **changes: Any) -> DiskReport:
+    fields: dict[str, Any] = {
+        "disk": DiskId(name),
+        "path": f"/mnt/{name}",
+        "state": DiskState.IN_USE,
+        "free_bytes": 1 << 40,
+        "vnodes": 2,
+        "bytes": 1000,
+        "shares": DiskId(name),
+    }
+    return DiskReport(**{**fields, **changes})
 
 
 def with_vnode(number: int, **changes: Any) -> ClusterEvidence:
@@ -238,6 +254,18 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         Check.DISK_LOW,
         BAD,
         "full",
+    ),
+    "one of several disks that is nearly full": (
+        cluster(worker(W1, disks=(disk("d1"), disk("d2", free_bytes=limits.ROOM_LOW_BYTES - 1)))),
+        Check.DISK_LOW,
+        POOR,
+        "disk d2",
+    ),
+    "a disk that is lost": (
+        cluster(worker(W1, disks=(disk("d1"), disk("d2", state=DiskState.LOST, free_bytes=0)))),
+        Check.DISK_LOST,
+        POOR,
+        "d2 is lost",
     ),
     "a worker that is an epoch behind": (
         at_w1(epoch=replace(EPOCH, number=2)),
