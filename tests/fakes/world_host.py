@@ -24,6 +24,7 @@ from rhinoctl.state.disks import Disks, Owner
 from rhinoctl.state.spread import SpreadDisk
 from tests.fakes.disk import FakeDisk
 from tests.fakes.mounts import Mounts
+from tests.fakes.spread import spread
 from tests.fakes.world_process import Killed, Process, ProcessDisk, ProcessWire
 from tests.fakes.world_store import DiskDigester, DiskFiles, DiskStores
 
@@ -76,9 +77,17 @@ class Host:
         disk = self.further[path] = FakeDisk(mount=f"{path}/", number=number, **more)
         return disk
 
+    def whole(self) -> SpreadDisk:
+        """All disks that are there as one, as they are now: to be read from."""
+        return spread([self.disk, *(disk for disk in self.further.values() if not disk.gone)])
+
     def unplug(self, path: str) -> None:
         """The disk in a directory answers nothing any more."""
         self.further[path].gone = True
+
+    def plug_again(self, path: str) -> None:
+        """It is back, as it was."""
+        self.further[path].gone = False
 
     # --- the agent -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import blake3
 
 from rhinoctl.ids import BASE, BatchTime, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.state.spread import SpreadDisk
 from tests.fakes.cluster.invariants import require
 from tests.fakes.disk import FakeDisk
 from tests.fakes.store import FakeStore
@@ -89,14 +90,16 @@ class Audit:
     def _root(self) -> str:
         return f"jobs/{self._world.uid()}"
 
-    def _disk(self, worker: WorkerId) -> FakeDisk:
-        return self._world.hosts[worker].disk
+    def _disk(self, worker: WorkerId) -> FakeDisk | SpreadDisk:
+        host = self._world.hosts[worker]
+        return host.whole() if host.further else host.disk
 
     def _images(self) -> Iterator[Image]:
-        for worker, host in self._world.hosts.items():
-            for vnode in host.disk.list(f"{self._root()}/ckpt"):
+        for worker in self._world.hosts:
+            disk = self._disk(worker)
+            for vnode in disk.list(f"{self._root()}/ckpt"):
                 under = f"{self._root()}/ckpt/{vnode}"
-                for name in host.disk.list(under):
+                for name in disk.list(under):
                     if "." not in name:
                         yield self._image(worker, Vnode(int(vnode)), f"{under}/{name}")
 

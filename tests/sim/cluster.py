@@ -66,6 +66,7 @@ class SimWorld(World):
             vnodes=VNODES,
             instances=setup.instances,
             replication=setup.replication,
+            disks=setup.disks,
             faults=Faults(delay_s=setup.delays_s),
             workload=workload,
             leisure=LEISURE,
@@ -152,7 +153,8 @@ class SimWorld(World):
         self._frozen.clear()
         self._calls_lost = 0
         for host in self.hosts.values():
-            host.disk.capacity_bytes = None
+            for disk in (host.disk, *host.further.values()):
+                disk.capacity_bytes = None
         for name in list(self._processes):
             for entry in self._loops(name):
                 self.schedule.resume(entry)

@@ -179,6 +179,22 @@ class BitRot(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnplugDisk(Fault):
+    """A worker's second disk answers nothing but errors; later it is back, and the agent is started
+    again."""
+
+    worker: str
+    back_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireDisk(Fault):
+    """Somebody wants a worker's second disk to be emptied."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JumpClock(Fault):
     """A host's wall jumps; ``controller`` is one, too."""
 

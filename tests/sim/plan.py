@@ -13,6 +13,9 @@ from tests.sim import faults as f
 VNODES = 8
 FAULTS = (8, 20)
 
+DISKS_EVERY = 5
+"""In one of so many seeds workers have two disks."""
+
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
 DRIVER_STEPS = ("plan", "send Put", "send Seal", "send Apply", "staged", "then", "commit")
@@ -21,8 +24,9 @@ ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The cluster and its job. `outsider` stays dead in the liveness phase if there are copies;
-    `rotten` is the worker whose disk may rot; `lost_last` is lost after the judgement."""
+    """The cluster and its job. Workers have so many `disks`. `outsider` stays dead in the liveness
+    phase if there are copies; `rotten` is the worker whose disk may rot; `lost_last` is lost after
+    the judgement."""
 
     workers: int
     instances: int
@@ -30,6 +34,7 @@ class Setup:
     windows: bool
     trigger_s: float
     delays_s: tuple[float, float]
+    disks: int = 1
     outsider: str | None = None
     rotten: str | None = None
     lost_last: str | None = None
@@ -69,6 +74,8 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed."""
     chance = Random(f"plan {seed}")
     setup = _setup(chance)
+    if seed % DISKS_EVERY == 1:
+        setup = replace(setup, disks=2)
     draw = _Draw(chance, setup)
     events = tuple(draw.planned() for _ in range(chance.randint(*FAULTS)))
     return Plan(seed=seed, setup=setup, events=events, numbers=tuple(range(len(events))))
@@ -130,6 +137,8 @@ class _Draw:
         )
         if setup.rotten is not None:
             self._others += [self._bit_rot] * 8
+        if setup.disks > 1:
+            self._others += [self._unplug_disk] * 4
         self._asked = self._weighed(
             (5, self._handover),
             (3, lambda: f.Rescale(instances=chance.randint(1, 4))),
@@ -140,6 +149,8 @@ class _Draw:
             (2, self._set_replication),
             (1, lambda: f.Failover(worker=self._victim())),
         )
+        if setup.disks > 1:
+            self._asked += [lambda: f.RetireDisk(worker=chance.choice(setup.names))] * 3
 
     @staticmethod
     def _weighed(
@@ -271,6 +282,11 @@ class _Draw:
     def _slow_disk(self) -> f.Fault:
         sync_s = self._chance.choice([0.01, 0.1, 0.5])
         return f.SlowDisk(worker=self._victim(), sync_s=sync_s, for_s=self._a_while())
+
+    def _unplug_disk(self) -> f.Fault:
+        """Always the same worker's: what one loses another has."""
+        worker = self._setup.rotten or self._setup.names[0]
+        return f.UnplugDisk(worker=worker, back_s=self._chance.choice([0.5, 8.0, 20.0]))
 
     def _bit_rot(self) -> f.Fault:
         assert self._setup.rotten is not None

@@ -1,6 +1,6 @@
 """Seeds that every run of the tests repeats."""
 
-USUAL = (4, 0, 147, 158, 165, 230, 335)
+USUAL = (4, 0, 147, 158, 165, 230, 335, 106)
 """Few, in which every kind of fault strikes. When what a seed draws is changed others have to."""
 
 FOUND: tuple[int, ...] = ()

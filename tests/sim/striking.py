@@ -8,8 +8,9 @@ from typing import Any
 from rhinoctl import limits
 from rhinoctl.control.controller import Controller
 from rhinoctl.errors import DiskFull, RhinoError
-from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.ids import DiskId, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import views
+from rhinoctl.protocol.disks import DiskAction, DiskRequest
 from rhinoctl.protocol.handover import ENDED
 from tests.fakes.world import JOB
 from tests.fakes.world_host import Host
@@ -90,6 +91,7 @@ class Striking:
         self._start_controller()
         for host in self._world.hosts.values():
             if host.name != besides:
+                self.plug_again(host)
                 self._start_agent(host)
         self.start_driver()
 
@@ -206,7 +208,10 @@ class Striking:
         self._world.network.after(fault.for_s, lambda: setattr(disk, "capacity_bytes", None))
 
     def _bit_rot(self, fault: f.BitRot) -> None:
-        disk, chance = self._host(fault.worker).disk, Random(fault.draw)
+        chance, host = Random(fault.draw), self._host(fault.worker)
+        disk = chance.choice([host.disk, *host.further.values()]) if host.further else host.disk
+        if disk.gone:
+            return
         paths = [path for path in disk.files("jobs") if "/ckpt/" in path and disk.size(path)]
         if not paths:
             return
@@ -217,6 +222,27 @@ class Striking:
         self.rotten.add((fault.worker, stamp.inode))
         self.note(f"     {path.partition('/ckpt/')[2]} has another byte")
         self._struck(fault)
+
+    def _unplug_disk(self, fault: f.UnplugDisk) -> None:
+        host = self._host(fault.worker)
+        path = f"/{host.name}/2"
+        host.unplug(path)
+        self._struck(fault)
+        self._world.network.after(fault.back_s, lambda: self.plug_again(host))
+
+    def plug_again(self, host: Host) -> None:
+        """A disk that was unplugged is back; its agent takes it at its next start."""
+        for path, disk in host.further.items():
+            if disk.gone:
+                host.plug_again(path)
+                host.kill_agent()
+                self._start_agent(host)
+
+    def _retire_disk(self, fault: f.RetireDisk) -> None:
+        request = DiskRequest(
+            action=DiskAction.RETIRE, worker=WorkerId(fault.worker), disk=DiskId("d2")
+        )
+        self.ask(fault, lambda c: c.change_disks(request))
 
     def _jump_clock(self, fault: f.JumpClock) -> None:
         self._world.host_clock(fault.host).skew_s += fault.by_s
@@ -345,7 +371,7 @@ class Striking:
 
 def setup_is_rough(plan: Plan) -> bool:
     """Whether a disk may refuse something, so that turns of agents may fail."""
-    rough = (f.FullDisk, f.BitRot)
+    rough = (f.FullDisk, f.BitRot, f.UnplugDisk)
     return any(isinstance(event.fault, rough) for event in plan.events)
 
 
@@ -367,6 +393,8 @@ _STRIKES: dict[type[f.Fault], Callable[[Striking, Any], None]] = {
     f.FullDisk: Striking._full_disk,
     f.SlowDisk: lambda self, fault: self._world.slow_down(fault),
     f.BitRot: Striking._bit_rot,
+    f.UnplugDisk: Striking._unplug_disk,
+    f.RetireDisk: Striking._retire_disk,
     f.JumpClock: Striking._jump_clock,
     f.TakeOver: Striking._take_over,
     f.LoseOffsets: Striking._lose_offsets,
