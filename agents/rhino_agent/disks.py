@@ -165,6 +165,10 @@ class DiskCare:
         while upkeep.works_on(vnode):
             yield 0
         yield from self._copy(desk, vnode, target)
+        here = {manifest.checkpoint_id for manifest in upkeep.holdings.of(vnode).complete()}
+        for manifest in target.complete():
+            if manifest.checkpoint_id not in here:  # bad, or forfeited, since it was copied
+                to.disk.remove(f"{staged}/{manifest.checkpoint_id}")
         self._disks.moved(place, staged, to)
         upkeep.relocated(vnode)
 

@@ -124,5 +124,5 @@ def _vnode(
         replay_rows=rows,
         replay_bytes=size,
         fetched_bytes=job.fetched[vnode],
-        bereft=owner is not None and not whole,
+        bereft=owner is not None and not whole and job.state.decided is not None,
     )

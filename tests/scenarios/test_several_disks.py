@@ -4,7 +4,7 @@ is lost."""
 import pytest
 
 from rhinoctl.errors import DiskRefused, UnknownDisk, UnknownWorker, WorkerUnreachable
-from rhinoctl.ids import DiskId, WorkerId
+from rhinoctl.ids import DiskId, Vnode, WorkerId
 from rhinoctl.protocol.disks import DiskAction, DiskList, DiskReport, DiskRequest, DiskState
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.views import Health
@@ -141,6 +141,32 @@ def test_a_disk_is_retired_under_load(replication: int) -> None:
     assert reports(world)["d2"].state is DiskState.EMPTY
     world.finish(query, batches=query.directory.committed + 40)
     assert query.failures == []
+
+
+def test_what_is_set_aside_while_it_moves_does_not_come_back_on_the_other_disk() -> None:
+    """A vnode that was forfeited begins empty, and nothing from before may serve it again."""
+    world = World(workers=1, vnodes=4, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    agent = world.hosts["w1"].agent
+    assert agent is not None
+    (desk,) = agent.desks.values()
+    vnode = Vnode(min(on_disk(world.hosts["w1"], SECOND)))
+    kept = desk.upkeep.holdings.of(vnode)
+    oldest = kept.complete()[-1].checkpoint_id
+    assert len(kept.complete()) > 1
+
+    def forfeit() -> None:
+        assert desk.upkeep.holdings.has(kept)
+        kept.set_aside(oldest, "a test")
+
+    world.trap("w1", "disk.rename", forfeit, holding=f"moving/{world.uid()}-{vnode}", after=True)
+    ask(world, DiskAction.RETIRE, disk="d2")
+    world.until(lambda: not desk.upkeep.holdings.has(kept), "the vnode on the other disk")
+    now = desk.upkeep.holdings.of(vnode).complete()
+    assert now
+    assert oldest not in [manifest.checkpoint_id for manifest in now]
+    world.finish(query, batches=query.directory.committed + 20)
 
 
 MOVE = {
