@@ -208,6 +208,8 @@ class DiskCare:
         if request.action is DiskAction.RETIRE:
             sizes = {report.disk: report.bytes for report in self.reports()}
             return [self._disks.retire(request.disk, sizes.get(request.disk, 0)).name]
+        if request.action is DiskAction.GIVE_UP:
+            return [self._disks.give_up(request.disk).name]
         members = self._disks.spread.members
         if request.disk:
             members = [self._disks.member(request.disk)]

@@ -79,6 +79,10 @@ def add(
 )
 def retire(
     target: Annotated[str, typer.Argument(metavar="WORKER:DISK", help="The disk, such as w1:d2.")],
+    lost: Annotated[
+        bool,
+        typer.Option("--lost", help="Give up a lost disk: what only it has is GONE."),
+    ] = False,
     no_wait: NoWait = False,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -92,6 +96,7 @@ def retire(
         found = ops.retire(
             *(cluster, target),
             wait=not no_wait,
+            lost=lost,
             show=lambda seen: progress.tell(tables.retire_line(seen)),
         )
     emit(found, as_json, tables.retired_text)

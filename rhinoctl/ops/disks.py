@@ -62,13 +62,16 @@ def add(cluster: str | None, worker: str, path: str) -> DiskList:
         return client.change_disks(request)
 
 
-def retire(cluster: str | None, target: str, *, wait: bool, show: Show) -> DiskList:
-    """Have a disk emptied, and wait until it is. Raises UnknownWorker, UnknownDisk, DiskRefused,
-    DiskFull and UsageError."""
+def retire(
+    cluster: str | None, target: str, *, wait: bool, show: Show, lost: bool = False
+) -> DiskList:
+    """Have a disk emptied, and wait until it is; one that is `lost` is given up. Raises
+    UnknownWorker, UnknownDisk, DiskRefused, DiskFull and UsageError."""
     worker, disk = parse_target(target)
     if not disk:
         raise UsageError(f"{target} names no disk", remedy="give WORKER:DISK, such as w1:d2")
-    request = DiskRequest(action=DiskAction.RETIRE, worker=worker, disk=disk)
+    action = DiskAction.GIVE_UP if lost else DiskAction.RETIRE
+    request = DiskRequest(action=action, worker=worker, disk=disk)
 
     def over(found: DiskList) -> bool:
         return all(view.disk.state is not DiskState.RETIRING for view in found.disks)

@@ -30,6 +30,7 @@ class DiskAction(Enum):
 
     ADD = "add"
     RETIRE = "retire"
+    GIVE_UP = "give-up"
     SCRUB = "scrub"
 
 

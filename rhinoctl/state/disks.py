@@ -220,8 +220,8 @@ class Disks:
 
     def _check_empty(self, disk: RoomyDisk, path: str) -> None:
         names = set(disk.list(""))
-        own = any(path == m.path and m.state is DiskState.EMPTY for m in self.spread.members)
-        if own:
+        own = [m for m in self.spread.members if (m.path, m.state) == (path, DiskState.EMPTY)]
+        if own and not self._stranger(disk, own[0]):
             disk.remove("jobs")
             for left_over in (MOVED, MOVING):
                 disk.remove(left_over)
@@ -256,7 +256,8 @@ class Disks:
         if member.state is DiskState.LOST:
             raise DiskRefused(
                 f"disk {name} of worker {self._owner.worker} is lost: there is nothing to move",
-                remedy="copies of what was on it are made anew by themselves: `rhinoctl status`",
+                remedy="copies of what was on it are made anew by themselves; if it does not come"
+                f" back, give it up: `rhinoctl disk retire {self._owner.worker}:{name} --lost`",
             )
         if member.state is DiskState.IN_USE:
             room = self._room_without(member)
@@ -267,6 +268,19 @@ class Disks:
                     remedy="add a disk first, `rhinoctl disk add`, or take vnodes off the worker",
                 )
             self._become(member, DiskState.RETIRING)
+        return member
+
+    def give_up(self, name: DiskId) -> Member:
+        """A lost disk does not come back: should it do so, what is on it is removed. Raises
+        UnknownDisk, and DiskRefused for one that is not lost."""
+        member = self.member(name)
+        if member.state is not DiskState.LOST:
+            raise DiskRefused(
+                f"disk {name} of worker {self._owner.worker} is {member.state.value}, not lost",
+                remedy="leave --lost out: what is on it is moved to the other disks",
+            )
+        self._become(member, DiskState.EMPTY)
+        member.fault = ""
         return member
 
     def _room_without(self, member: Member) -> int:

@@ -103,7 +103,8 @@ class SpreadDisk:
     def look(self) -> None:
         """See where every vnode is. Of two disks with the same vnode, one that is being retired has
         the newer state, and one that came back the older."""
-        order = sorted(self.members, key=_trust)
+        there = [member for member in self.members if member.state is not DiskState.EMPTY]
+        order = sorted(there, key=_trust)
         found: dict[Place, Member] = {}
         for within in (("ckpt",), ("live",)):
             for member in order:

@@ -138,6 +138,12 @@ def test_a_disk_that_is_not_emptied(
     golden("disk-retire-stuck", ended)
 
 
+def test_a_lost_disk_is_given_up(controller: FakeController, run: Any) -> None:
+    controller.answers["POST", DISKS] = retiring(0)
+    assert run("disk", "retire", "w1:d2", "--lost").exit_code == Exit.DONE
+    assert controller.asked[0][2]["action"] == DiskAction.GIVE_UP.value
+
+
 @pytest.mark.parametrize("target", ["w1", "w1:", ":d2", "w1:d2:d3"])
 def test_what_names_no_disk(run: Any, controller: FakeController, target: str) -> None:
     assert run("disk", "retire", target).exit_code == Exit.USAGE

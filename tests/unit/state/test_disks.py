@@ -200,6 +200,30 @@ def test_what_cannot_be_retired(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     assert "is lost" in refused(lambda: disks.retire(D2, 0))
 
 
+@pytest.mark.parametrize("configured", [(), ("d2",)])
+def test_a_lost_disk_is_given_up_and_does_not_come_back(
+    site: Site, configured: tuple[str, ...]
+) -> None:
+    disks = site.start(*configured)
+    if not configured:
+        disks.add(site.path("d2"))
+    fill(disks)
+    assert "is in use, not lost" in refused(lambda: disks.give_up(D2))
+    on_it = places(disks)
+    assert on_it
+    os.rename(site.path("d2"), site.path("away"))
+    disks = site.start(*configured)
+    assert disks.give_up(D2).state is DiskState.EMPTY
+    assert ("d2" in states(site.start(*configured))) is bool(configured)
+    os.rename(site.path("away"), site.path("d2"))
+    disks = site.start(*configured)
+    assert not {*on_it} & {*disks.spread.list("jobs/j/ckpt")}
+    if configured:
+        assert os.listdir(site.path("d2/jobs/j/ckpt")) == []
+    else:
+        assert "not empty: jobs" in refused(lambda: disks.add(site.path("d2")))
+
+
 def move(disks: Disks, vnode: str) -> None:
     """As the agent moves a vnode, to the first disk."""
     first, place = disks.member(DiskId("d1")), Place("j", vnode)
@@ -239,6 +263,16 @@ def test_an_empty_disk_may_go_and_come_again(site: Site) -> None:
     os.rename(site.path("d2"), site.path("away"))
     assert disks.find_lost() == []
     assert states(disks) == states(site.start()) == {"d1": DiskState.IN_USE}
+
+
+def test_in_the_place_of_an_empty_disk_another_directory_is_looked_at_as_any(site: Site) -> None:
+    disks = site.start("d2")
+    disks.retire(D2, 0)
+    disks.find_empty()
+    os.rename(site.path("d2"), site.path("away"))
+    os.makedirs(site.path("d2/jobs/of/somebody"))
+    assert "not empty: jobs" in refused(lambda: disks.add(site.path("d2")))
+    assert os.path.isdir(site.path("d2/jobs/of/somebody"))
 
 
 def test_a_configured_disk_that_was_retired_stays_so(site: Site) -> None:
