@@ -83,6 +83,73 @@ def test_a_refused_link_is_copied(tmp_path: Path) -> None:
     stores.close()
 
 
+REFUSED = """
+import ctypes, errno, os, platform, struct, sys
+from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.state.rocks import RocksStores
+
+def refuse_links(number):
+    "From now on the kernel refuses this thread every hard link, whoever in the process asks."
+    calls = {"x86_64": (86, 265), "aarch64": (37,)}[platform.machine()]
+    lines = [(0x20, 0, 0, 0)]  # load the number of the system call
+    lines += [(0x15, len(calls) - n, 0, call) for n, call in enumerate(calls)]
+    lines += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050000 | number)]  # allow, or the error
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    head = ctypes.create_string_buffer(struct.pack("HP", len(lines), ctypes.addressof(program)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.c_void_p(ctypes.addressof(head)), 0, 0):
+        raise SystemExit("no seccomp here")
+
+stores = RocksStores()
+live = stores.open(sys.argv[1] + "/live")
+for start in range(0, 3000, 1000):
+    keys = [b"%06d" % n for n in range(start, start + 1000)]
+    live.write(WriteBatch(keys, keys))
+    live.flush()
+refuse_links(int(sys.argv[2]))
+live.checkpoint(sys.argv[1] + "/image")
+live.write(WriteBatch([b"later"], [b"1"]))
+live.checkpoint(sys.argv[1] + "/later")
+moved = [stores.open(sys.argv[1] + "/from-" + n, base=sys.argv[1] + "/" + n)
+         for n in ("image", "later")]
+print([len(list(store.scan())) for store in (live, *moved)])
+print({os.stat(entry).st_nlink for top in os.scandir(sys.argv[1]) for entry in os.scandir(top)})
+stores.close()
+"""
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_where_nothing_can_be_linked_all_is_copied(tmp_path: Path, number: int) -> None:
+    """T9: RocksDB copies by itself for two of the refusals only, and gives up for the others."""
+    command = [sys.executable, "-c", REFUSED, str(tmp_path), str(number)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.stdout == "[3001, 3000, 3001]\n{1}\n", run.stderr
+
+
+def test_a_table_with_too_many_links_is_copied_alone(stores: RocksStores, tmp_path: Path) -> None:
+    """T9: EMLINK, as ext4 says it at 65,000 links. The database goes on, and so do checkpoints."""
+    live = stores.open(str(tmp_path / "live"))
+    for start in (0, 1000):
+        fill(live, start, start + 1000)
+        live.flush()
+    full, other = sorted((tmp_path / "live").glob("*.sst"))
+    (tmp_path / "links").mkdir()
+    try:
+        for number in range(70_000):
+            os.link(full, tmp_path / "links" / str(number))
+        pytest.skip("this file system has no such bound")
+    except OSError as refusal:
+        assert refusal.errno == errno.EMLINK
+    for checkpoint in ("one", "two"):
+        live.checkpoint(str(tmp_path / checkpoint))
+        assert (tmp_path / checkpoint / full.name).read_bytes() == full.read_bytes()
+        assert not (tmp_path / checkpoint / full.name).samefile(full)
+        assert (tmp_path / checkpoint / other.name).samefile(other)
+    fill(live, 2000, 3000)
+    assert len(list(live.scan())) == 3000
+    assert len(list(stores.open(str(tmp_path / "next"), base=str(tmp_path / "two")).scan())) == 2000
+
+
 def break_nothing_there(base: Path) -> None:
     for path in base.iterdir():
         path.unlink()
