@@ -1,5 +1,6 @@
 """The agent as a process: `python -m rhino_agent SETTINGS`."""
 
+import errno
 import logging
 import os
 import resource
@@ -17,10 +18,11 @@ from rhino_agent.launcher import ProcessLauncher
 from rhino_agent.ports import Ports, event
 from rhino_agent.settings import AgentSettings, read_settings
 from rhinoctl import limits
-from rhinoctl.errors import RhinoError
+from rhinoctl.errors import LinksRefused, RhinoError
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.ports import Address
-from rhinoctl.state.disk import LocalDisk
+from rhinoctl.state.disk import LinkFunction, LocalDisk
+from rhinoctl.state.links import link_refusal
 from rhinoctl.state.locks import AgentLock
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
@@ -50,14 +52,27 @@ class Stop:
         self.at_once |= number == signal.SIGINT
 
 
-def host_limits() -> HostLimits:
+def look_at_links(settings: AgentSettings, *, link: LinkFunction = os.link) -> OSError | None:
+    """How hard links are refused on the replica disk, None if they are made. Raises LinksRefused if
+    the worker is not to do without them."""
+    refusal = link_refusal(settings.disk, link=link)
+    if refusal is not None and settings.require_hardlink:
+        raise LinksRefused(
+            f"the file system of {settings.disk} makes no hard links: {refusal.strerror}",
+            remedy="name a directory on another file system, or accept that checkpoints are copies:"
+            " `rhinoctl local up --no-require-hardlink`",
+        )
+    return refusal
+
+
+def host_limits(*, links_refused: str = "") -> HostLimits:
     """What this host allows, after the limit of open files was raised as far as it goes: for the
     agent, and for the instances that it starts."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     files = 0 if hard == resource.RLIM_INFINITY else hard
-    return HostLimits(open_files=files, memory_bytes=pages)
+    return HostLimits(open_files=files, memory_bytes=pages, links_refused=links_refused)
 
 
 def serve(settings: AgentSettings) -> None:
@@ -69,7 +84,11 @@ def serve(settings: AgentSettings) -> None:
     lock = AgentLock(f"{settings.disk}/agent.lock")
     lock.acquire()
     stop = Stop()
-    disk = with_points(ReplicaDisk(settings.disk), settings.worker, DISK_POINTS)
+    replica_disk = ReplicaDisk(settings.disk)
+    refusal = look_at_links(settings)
+    if refusal is not None:
+        replica_disk.announce(refusal)
+    disk = with_points(replica_disk, settings.worker, DISK_POINTS)
     incarnation = next_incarnation(disk)
     token = Secret(Path(settings.token_file).read_text().strip())
     wire = FlightWire(listen=Address(settings.listen), token=token)
@@ -82,7 +101,8 @@ def serve(settings: AgentSettings) -> None:
         launcher=ProcessLauncher(),
         incarnation=incarnation,
     )
-    agent = Agent(ports, disk, pid=os.getpid(), host=host_limits())
+    host = host_limits(links_refused=errno.errorcode[refusal.errno or 0] if refusal else "")
+    agent = Agent(ports, disk, pid=os.getpid(), host=host)
     event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
     try:
         while not stop.at_once and not agent.left and _wanted(settings.parent):

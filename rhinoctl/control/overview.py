@@ -202,6 +202,7 @@ class Overview:
             draining=name in self.registry.draining,
             room_low=report is not None and report.free_bytes < limits.ROOM_LOW_BYTES,
             found_bad=sum(j.found_bad for j in report.jobs.values()) if report else 0,
+            links_refused=report.links_refused if report is not None else "",
         )
 
 

@@ -337,7 +337,8 @@ class Health(Enum):
 class WorkerView:
     """A worker as the controller last saw it; `seen_s` seconds ago, None if never. `draining` ones
     get no vnodes and no copies; the disk of one with `room_low` is nearly full. `found_bad`
-    checkpoints were bad since its agent started."""
+    checkpoints were bad since its agent started. `links_refused` names the error by which its file
+    system refuses hard links, so that checkpoints are copies there."""
 
     id: WorkerId
     address: str
@@ -352,6 +353,7 @@ class WorkerView:
     draining: bool = False
     room_low: bool = False
     found_bad: int = 0
+    links_refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
