@@ -194,7 +194,7 @@ class Overview:
             health=health,
             seen_s=age,
             pid=report.pid if report is not None else 0,
-            free_bytes=report.free_bytes if report is not None else 0,
+            free_bytes=report.free_bytes if report is not None else None,
             instances=sum(len(j.instances) for j in report.jobs.values()) if report else 0,
             vnodes_owned=owned,
             log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
@@ -250,7 +250,7 @@ def _room_findings(workers: Iterable[views.WorkerView]) -> tuple[views.Finding, 
             " it goes on by itself",
         )
         for worker in workers
-        if worker.room_low
+        if worker.room_low and worker.free_bytes is not None
     )
 
 

@@ -100,7 +100,7 @@ def _workers(workers: Sequence[WorkerView]) -> Table:
             str(worker.vnodes_owned),
             str(worker.vnodes_held),
             size(worker.log_bytes),
-            size(worker.free_bytes),
+            "-" if worker.free_bytes is None else size(worker.free_bytes),
         )
     return table
 
