@@ -136,6 +136,7 @@ def test_vnodes_that_come_back_at_once_are_opened_from_the_new_copy() -> None:
     assert query.failures == []
 
 
+@pytest.mark.slow
 def test_a_fifth_agent_comes_and_another_goes_during_the_restore() -> None:
     """T5: whoever is not needed may come; what the lost one owned goes on at its heirs."""
     world = World(workers=5, instances=3, replication=1)

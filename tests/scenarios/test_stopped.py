@@ -16,7 +16,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=pytest.mark.slow if step.startswith("after") else ())
+        for step in STEPS
+    ],
+)
 def test_a_stopped_owner_goes_on_after_it_was_given_up(step: str) -> None:
     world, query = started()
     process, does, holding, after = STEPS[step]
@@ -41,6 +47,7 @@ def test_a_stopped_owner_goes_on_after_it_was_given_up(step: str) -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_a_stopped_owner_has_taken_rows_of_a_batch_that_others_decide() -> None:
     """It stands still between two steps; what it goes on with is a batch that is long decided."""
     world, query = started()
