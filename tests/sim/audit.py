@@ -16,7 +16,7 @@ from rhinoctl.protocol.epochs import Epoch
 from tests.fakes.cluster.invariants import require
 from tests.fakes.disk import FakeDisk
 from tests.fakes.store import FakeStore
-from tests.fakes.world_input import Row, Totals, vnode_of
+from tests.fakes.world_input import Totals, vnode_of
 from tests.fakes.world_store import entries_of
 from tests.fakes.world_windows import WindowedWorkload
 from tests.sim.checkers import Watching
@@ -176,9 +176,7 @@ class Audit:
         """What the inputs up to each of these batches come to, and what they touched last."""
         expected = self._world.workload.expected()
         touched: Touched = {}
-        inputs: dict[BatchTime, list[Row]] = {}
-        for query in self._world.queries:
-            inputs |= query.directory.inputs
+        inputs = self._world.inputs()
         found: dict[BatchTime, tuple[Totals, Touched]] = {}
         for time in sorted({*inputs, *moments}):
             rows = inputs.get(time, [])

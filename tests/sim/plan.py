@@ -15,6 +15,7 @@ FAULTS = (8, 20)
 
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
+OPERATION_STEPS = ("store.write op/",)
 DRIVER_STEPS = ("plan", "send Put", "send Seal", "send Apply", "staged", "then", "commit")
 ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput", "OfferCheckpoint")
 
@@ -124,8 +125,11 @@ class _Draw:
             (1, self._slow_disk),
             (2, lambda: f.JumpClock(host=self._host(), by_s=chance.choice([-3600, -5, 5, 86400]))),
             (2, lambda: f.TakeOver(zombie_s=chance.uniform(0.1, 3.0))),
+            (1, lambda: f.LoseStore(back_s=self._away())),
+            (1, lambda: f.RollBackStore(after_s=self._a_while(), back_s=self._away())),
             (1, lambda: f.LoseOffsets(back_s=self._away())),
             (1, lambda: f.LoseCommit(back_s=self._away())),
+            (1, lambda: f.NewStream(back_s=self._away())),
             (1, lambda: f.Idle(for_s=self._a_while())),
         )
         if setup.rotten is not None:
@@ -137,6 +141,8 @@ class _Draw:
             (1, lambda: f.Drain(worker=chance.choice(setup.names))),
             (1, f.Checkpoint),
             (2, f.Abort),
+            (2, lambda: f.Pause(for_s=self._a_while())),
+            (2, lambda: f.Revert(nth=chance.choice([0, 0, 1]))),
             (2, self._set_replication),
             (1, lambda: f.Failover(worker=self._victim())),
         )
@@ -154,7 +160,8 @@ class _Draw:
         group = chance.choice([self._deaths, self._deaths, self._others, self._asked, self._asked])
         fault = chance.choice(group)()
         ambush = None
-        if group is self._deaths and chance.random() < 0.6:
+        lying = isinstance(fault, f.LoseStore | f.RollBackStore | f.Abort | f.Pause)
+        if (group is self._deaths or lying) and chance.random() < 0.6:
             ambush = self._ambush(fault)
         elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
             ambush = f.Ambush(process="driver", step="commit", after=True, skip=0)
@@ -165,6 +172,10 @@ class _Draw:
         match fault:
             case f.CrashController() | f.Freeze(process="controller"):
                 process, steps = "controller", CONTROLLER_STEPS
+            case f.LoseStore() | f.RollBackStore():
+                process, steps = "controller", CONTROLLER_STEPS
+            case f.Abort() | f.Pause():
+                process, steps = "controller", OPERATION_STEPS
             case f.CrashDriver() | f.Freeze(process="driver"):
                 process, steps = "driver", DRIVER_STEPS
             case f.CrashInstance(worker=worker):
