@@ -31,6 +31,9 @@ STALLS_MAX = 3
 
 LEISURE = 4.0
 
+NEIGHBOUR = JobName("another")
+"""A second job on the same workers, if the plan has one."""
+
 BYTES_EVERY = 8
 """In one of so many seeds messages go over the wire as bytes, as in all other tests; in the others,
 as they are: they are frozen, and packing them would be a third of the work."""
@@ -136,7 +139,8 @@ class SimWorld(World):
         they are in the state."""
         found = super().inputs(job)
         newest = max(found, default=BASE).generation
-        for record in self.watch.decided if self.watch is not None else ():
+        watched = self.watch is not None and job == JOB
+        for record in self.watch.decided if watched else ():
             time = record.time
             if record.is_batch and time.generation < newest and time not in found:
                 texts = (record.start_offsets, record.end_offsets)
@@ -145,7 +149,7 @@ class SimWorld(World):
         return found
 
     def uid(self, job: JobName = JOB) -> JobUid:
-        """There is one job, which is never deleted."""
+        """Jobs are never deleted."""
         return self._uids.get(job) or super().uid(job)
 
     def digest(self) -> str:

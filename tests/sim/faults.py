@@ -326,13 +326,14 @@ class Failover(Asked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ambush:
-    """When a process does something whose name begins with `step`, after `skip` other times:
-    before it or, with `after`, once it has done it."""
+    """When a process does something whose name begins with `step` and has `holding` in it, after
+    `skip` other times: before it or, with `after`, once it has done it."""
 
     process: str
     step: str
     after: bool
     skip: int
+    holding: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +349,8 @@ class Planned:
         if lies is None:
             return f"+{self.wait_s:.2f} s {self.fault}"
         where = f"{'after' if lies.after else 'before'} {lies.step!r} number {lies.skip + 1}"
-        return f"+{self.wait_s:.2f} s {self.fault} in ambush {where} of {lies.process}"
+        what = f" with {lies.holding}" if lies.holding else ""
+        return f"+{self.wait_s:.2f} s {self.fault} in ambush {where}{what} of {lies.process}"
 
 
 KINDS: tuple[type[Fault], ...] = tuple(

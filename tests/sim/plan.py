@@ -15,7 +15,8 @@ FAULTS = (8, 20)
 
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
-OPERATION_STEPS = ("store.write op/",)
+OPERATION_STEP = "store.write op/"
+PHASES = ("phase=planned", "phase=warming", "phase=warming", "phase=armed", "phase=armed")
 DRIVER_STEPS = ("plan", "send Put", "send Seal", "send Apply", "staged", "then", "commit")
 ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput", "OfferCheckpoint")
 
@@ -23,7 +24,8 @@ ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """The cluster and its job. `outsider` stays dead in the liveness phase if there are copies;
-    `rotten` is the worker whose disk may rot; `lost_last` is lost after the judgement."""
+    `rotten` is the worker whose disk may rot; `lost_last` is lost after the judgement. With a
+    `neighbour` there is a second job on the same workers."""
 
     workers: int
     instances: int
@@ -34,6 +36,7 @@ class Setup:
     outsider: str | None = None
     rotten: str | None = None
     lost_last: str | None = None
+    neighbour: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,6 +96,7 @@ def _setup(chance: Random) -> Setup:
         outsider=rotten if rotten and outsider else outsider,
         rotten=rotten,
         lost_last=rotten if rotten and last else last,
+        neighbour=chance.random() < 0.1,
     )
 
 
@@ -142,7 +146,7 @@ class _Draw:
             (1, f.Checkpoint),
             (2, f.Abort),
             (2, lambda: f.Pause(for_s=self._a_while())),
-            (2, lambda: f.Revert(nth=chance.choice([0, 0, 1]))),
+            (3, lambda: f.Revert(nth=chance.choice([0, 0, 0, 1]))),
             (2, self._set_replication),
             (1, lambda: f.Failover(worker=self._victim())),
         )
@@ -160,12 +164,19 @@ class _Draw:
         group = chance.choice([self._deaths, self._deaths, self._others, self._asked, self._asked])
         fault = chance.choice(group)()
         ambush = None
-        lying = isinstance(fault, f.LoseStore | f.RollBackStore | f.Abort | f.Pause)
-        if (group is self._deaths or lying) and chance.random() < 0.6:
+        if isinstance(fault, f.Abort | f.Pause | f.Revert) and chance.random() < 0.7:
+            phase = "phase=complete" if isinstance(fault, f.Revert) else chance.choice(PHASES)
+            ambush = f.Ambush(
+                process="controller", step=OPERATION_STEP, after=True, skip=0, holding=phase
+            )
+        elif self._may_lie(group, fault) and chance.random() < 0.6:
             ambush = self._ambush(fault)
         elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
             ambush = f.Ambush(process="driver", step="commit", after=True, skip=0)
         return f.Planned(wait_s=wait_s, fault=fault, ambush=ambush)
+
+    def _may_lie(self, group: list[Callable[[], f.Fault]], fault: f.Fault) -> bool:
+        return group is self._deaths or isinstance(fault, f.LoseStore | f.RollBackStore)
 
     def _ambush(self, fault: f.Fault) -> f.Ambush:
         steps: tuple[str, ...]
@@ -174,8 +185,6 @@ class _Draw:
                 process, steps = "controller", CONTROLLER_STEPS
             case f.LoseStore() | f.RollBackStore():
                 process, steps = "controller", CONTROLLER_STEPS
-            case f.Abort() | f.Pause():
-                process, steps = "controller", OPERATION_STEPS
             case f.CrashDriver() | f.Freeze(process="driver"):
                 process, steps = "driver", DRIVER_STEPS
             case f.CrashInstance(worker=worker):

@@ -165,14 +165,18 @@ class Simulation:
         and where offsets were lost."""
         striking, world = self.striking, self.world
         assert striking is not None
-        directory = striking.directory
-        wanted = directory.committed + BATCHES
+        queries = [query for query in (striking.query, striking.neighbour) if query is not None]
+        wanted = [(query, query.directory.committed + BATCHES) for query in queries]
         waited = 0.0
-        while not world.schedule.run(PERSON_S, lambda: directory.committed >= wanted):
+
+        def there() -> bool:
+            return all(query.directory.committed >= batch for query, batch in wanted)
+
+        while not world.schedule.run(PERSON_S, there):
             waited += PERSON_S
             if waited > LIVENESS_S:
-                why = striking.query.failures[-3:]
-                raise AssertionError(f"no batch {wanted} in {waited:.0f} s: {why}")
+                why = [(str(q.job), batch, q.failures[-3:]) for q, batch in wanted]
+                raise AssertionError(f"no batches in {waited:.0f} s: {why}")
             striking.repair()
             if outsider is not None:
                 striking.note(f"a person types: failover {outsider}")
@@ -183,6 +187,7 @@ class Simulation:
         last = self.plan.setup.lost_last
         query = striking.query
         world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
+        self._finish_neighbour(striking)
         self.audit.end()
         epoch = world.epoch()
         copies = min(len(epoch.full_holders(Vnode(v))) for v in epoch.vnodes())
@@ -195,6 +200,13 @@ class Simulation:
         query = striking.query
         world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
         self.audit.end()
+
+    def _finish_neighbour(self, striking: Striking) -> None:
+        """The other job is judged by its outcome only."""
+        query = striking.neighbour
+        if query is not None:
+            self.world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
+            striking.neighbour = None
 
 
 def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:

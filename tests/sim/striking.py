@@ -15,15 +15,21 @@ from tests.fakes.store import FakeStore
 from tests.fakes.world import JOB
 from tests.fakes.world_host import Host
 from tests.fakes.world_process import Killed
-from tests.fakes.world_spark import Query
+from tests.fakes.world_spark import Query, SparkDirectory
 from tests.sim import faults as f
-from tests.sim.cluster import SimWorld
+from tests.sim.cluster import NEIGHBOUR, SimWorld
 from tests.sim.person import Person
 from tests.sim.plan import Plan
 
 RESTART_S = 1.0
 REPAIR_S = 2.0
 """After which a person looks whether the query is refused for offsets that were lost."""
+
+ASK_S = 0.001
+"""After the step of the controller's at which something is asked for."""
+
+NEIGHBOUR_S = 0.5
+"""The pause between two batches of another job."""
 
 HELP_S = 2.0
 """How often they look at the controller and at a stream that has not begun."""
@@ -42,10 +48,23 @@ class Striking:
         self._plan = plan
         self._lost_offsets: list[tuple[int, tuple[int, int], int]] = []
         world.mishaps_expected = setup_is_rough(plan)
-        self.query = world.start_query()
+        self.query = self._run_query()
         self.directory = self.query.directory
         self.person = Person(world, self.note)
+        self.neighbour = self._start_neighbour() if plan.setup.neighbour else None
         world.uid()  # to be known also when the controller is away
+
+    def _run_query(self, directory: SparkDirectory | None = None, **more: bool) -> Query:
+        query = self._world.start_query(directory, **more)
+        query.trigger_s = self._plan.setup.trigger_s
+        return query
+
+    def _start_neighbour(self) -> Query:
+        """Another job on the same workers, with a slower query that nobody kills."""
+        query = self._world.start_query(job=NEIGHBOUR)
+        query.trigger_s = NEIGHBOUR_S
+        self._world.uid(NEIGHBOUR)
+        return query
 
     def begin(self) -> None:
         """Let the plan be carried out from now on."""
@@ -83,6 +102,7 @@ class Striking:
             lambda: self._strike(planned.fault, process),
             after=lies.after,
             skip=lies.skip,
+            holding=lies.holding,
         )
 
     def _strike(self, fault: f.Fault, process: str | None = None) -> None:
@@ -93,6 +113,9 @@ class Striking:
             self._crash_instance(fault, process)
         elif isinstance(fault, f.Freeze):
             self._freeze(fault, process)
+        elif process is not None and isinstance(fault, f.Asked):
+            # once the step, in the middle of which the controller is, is over
+            self._world.network.after(ASK_S, lambda: _STRIKES[type(fault)](self, fault))
         else:
             _STRIKES[type(fault)](self, fault)
 
@@ -201,7 +224,7 @@ class Striking:
     def start_driver(self) -> None:
         """The next run of the query, if none runs."""
         if not self.query.running:
-            self.query = self._world.start_query(self.directory, settled=False)
+            self.query = self._run_query(self.directory, settled=False)
 
     def _power_loss(self, fault: f.PowerLoss) -> None:
         self._lose_power(fault, fault.workers, fault.back_s, None)
@@ -264,14 +287,14 @@ class Striking:
         zombie = self.query
         if not zombie.running:
             return
-        self.query = self._world.start_query(self.directory, takeover=True, settled=False)
+        self.query = self._run_query(self.directory, takeover=True, settled=False)
         self._world.network.after(fault.zombie_s, zombie.kill)
         self._struck(fault)
 
     def kill_drivers(self, besides: Query | None = None) -> None:
         """No run of the query lives on."""
         for query in self._world.queries:
-            if query.running and query is not besides:
+            if query.running and query not in (besides, self.neighbour):
                 query.kill()
 
     def _lose_offsets(self, fault: f.LoseOffsets) -> None:
