@@ -130,7 +130,7 @@ class _Draw:
             (2, lambda: f.JumpClock(host=self._host(), by_s=chance.choice([-3600, -5, 5, 86400]))),
             (2, lambda: f.TakeOver(zombie_s=chance.uniform(0.1, 3.0))),
             (1, lambda: f.LoseStore(back_s=self._away())),
-            (1, lambda: f.RollBackStore(after_s=self._a_while(), back_s=self._away())),
+            (2, lambda: f.RollBackStore(after_s=self._a_while(), back_s=self._away())),
             (1, lambda: f.LoseOffsets(back_s=self._away())),
             (1, lambda: f.LoseCommit(back_s=self._away())),
             (1, lambda: f.NewStream(back_s=self._away())),
@@ -146,7 +146,7 @@ class _Draw:
             (1, f.Checkpoint),
             (2, f.Abort),
             (2, lambda: f.Pause(for_s=self._a_while())),
-            (3, lambda: f.Revert(nth=chance.choice([0, 0, 0, 1]))),
+            (4, lambda: f.Revert(nth=chance.choice([0, 0, 0, 1]))),
             (2, self._set_replication),
             (1, lambda: f.Failover(worker=self._victim())),
         )
@@ -164,26 +164,24 @@ class _Draw:
         group = chance.choice([self._deaths, self._deaths, self._others, self._asked, self._asked])
         fault = chance.choice(group)()
         ambush = None
-        if isinstance(fault, f.Abort | f.Pause | f.Revert) and chance.random() < 0.7:
+        if isinstance(fault, f.RollBackStore):  # something is lost by it
+            skip = chance.choice([0, 0, 1, 3])
+            ambush = f.Ambush(process="controller", step="store.write", after=False, skip=skip)
+        elif isinstance(fault, f.Abort | f.Pause | f.Revert) and chance.random() < 0.8:
             phase = "phase=complete" if isinstance(fault, f.Revert) else chance.choice(PHASES)
             ambush = f.Ambush(
                 process="controller", step=OPERATION_STEP, after=True, skip=0, holding=phase
             )
-        elif self._may_lie(group, fault) and chance.random() < 0.6:
-            ambush = self._ambush(fault)
+        elif group is self._deaths or isinstance(fault, f.LoseStore):
+            ambush = self._ambush(fault) if chance.random() < 0.6 else None
         elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
             ambush = f.Ambush(process="driver", step="commit", after=True, skip=0)
         return f.Planned(wait_s=wait_s, fault=fault, ambush=ambush)
 
-    def _may_lie(self, group: list[Callable[[], f.Fault]], fault: f.Fault) -> bool:
-        return group is self._deaths or isinstance(fault, f.LoseStore | f.RollBackStore)
-
     def _ambush(self, fault: f.Fault) -> f.Ambush:
         steps: tuple[str, ...]
         match fault:
-            case f.CrashController() | f.Freeze(process="controller"):
-                process, steps = "controller", CONTROLLER_STEPS
-            case f.LoseStore() | f.RollBackStore():
+            case f.CrashController() | f.LoseStore() | f.Freeze(process="controller"):
                 process, steps = "controller", CONTROLLER_STEPS
             case f.CrashDriver() | f.Freeze(process="driver"):
                 process, steps = "driver", DRIVER_STEPS
