@@ -15,7 +15,6 @@ FAULTS = (8, 20)
 
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
-OPERATION_STEP = "store.write op/"
 PHASES = ("phase=planned", "phase=warming", "phase=warming", "phase=armed", "phase=armed")
 DRIVER_STEPS = ("plan", "send Put", "send Seal", "send Apply", "staged", "then", "commit")
 ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput", "OfferCheckpoint")
@@ -100,6 +99,11 @@ def _setup(chance: Random) -> Setup:
     )
 
 
+def _at_phase(phase: str) -> f.Ambush:
+    """When the next operation has come to a phase."""
+    return f.Ambush(process="controller", step="store.write op/", after=True, skip=0, holding=phase)
+
+
 class _Draw:
     """Draws faults for a cluster."""
 
@@ -130,7 +134,7 @@ class _Draw:
             (2, lambda: f.JumpClock(host=self._host(), by_s=chance.choice([-3600, -5, 5, 86400]))),
             (2, lambda: f.TakeOver(zombie_s=chance.uniform(0.1, 3.0))),
             (1, lambda: f.LoseStore(back_s=self._away())),
-            (2, lambda: f.RollBackStore(after_s=self._a_while(), back_s=self._away())),
+            (2, self._roll_back),
             (1, lambda: f.LoseOffsets(back_s=self._away())),
             (1, lambda: f.LoseCommit(back_s=self._away())),
             (1, lambda: f.NewStream(back_s=self._away())),
@@ -146,7 +150,7 @@ class _Draw:
             (1, f.Checkpoint),
             (2, f.Abort),
             (2, lambda: f.Pause(for_s=self._a_while())),
-            (4, lambda: f.Revert(nth=chance.choice([0, 0, 0, 1]))),
+            (4, lambda: f.Revert(nth=chance.choice([0, 0, 0, 0, 1]))),
             (2, self._set_replication),
             (1, lambda: f.Failover(worker=self._victim())),
         )
@@ -167,11 +171,10 @@ class _Draw:
         if isinstance(fault, f.RollBackStore):  # something is lost by it
             skip = chance.choice([0, 0, 1, 3])
             ambush = f.Ambush(process="controller", step="store.write", after=False, skip=skip)
-        elif isinstance(fault, f.Abort | f.Pause | f.Revert) and chance.random() < 0.8:
-            phase = "phase=complete" if isinstance(fault, f.Revert) else chance.choice(PHASES)
-            ambush = f.Ambush(
-                process="controller", step=OPERATION_STEP, after=True, skip=0, holding=phase
-            )
+        elif isinstance(fault, f.Revert):
+            ambush = _at_phase("phase=complete")
+        elif isinstance(fault, f.Abort | f.Pause) and chance.random() < 0.8:
+            ambush = _at_phase(chance.choice(PHASES))
         elif group is self._deaths or isinstance(fault, f.LoseStore):
             ambush = self._ambush(fault) if chance.random() < 0.6 else None
         elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
@@ -234,6 +237,10 @@ class _Draw:
         return self._chance.choice([0.3, 1.0, 4.0, 9.0])
 
     # --- faults ----------------------------------------------------------------------------------
+
+    def _roll_back(self) -> f.Fault:
+        after_s = self._chance.choice([0.3, 1.0, 1.0, 4.0])
+        return f.RollBackStore(after_s=after_s, back_s=self._away())
 
     def _crash_instance(self) -> f.Fault:
         worker = self._chance.choice(self._setup.names)
