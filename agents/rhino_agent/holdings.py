@@ -115,10 +115,10 @@ class Holdings:
 
     def remove(self, vnode: Vnode) -> None:
         """Remove all that is here of a vnode, except of the log."""
+        self.of(vnode).remove()
         self._kept.pop(vnode, None)
         self._whole.pop(vnode, None)
         self.covers.forget(vnode, ())
-        self._disk.remove(f"{self._root}/{vnode}")
 
     def forfeit(self, vnodes: frozenset[Vnode], time: BatchTime) -> None:
         """Vnodes of which nobody had a copy any more begin empty after a batch. What was taken of

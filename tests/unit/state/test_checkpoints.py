@@ -225,6 +225,21 @@ def test_after_a_power_loss_a_checkpoint_is_complete_or_not_there(seed: int) -> 
     assert again.damaged == {}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_loss_leaves_no_half_of_what_was_removed_with_its_vnode(seed: int) -> None:
+    """A manifest without its files would be taken for a copy when the vnode comes again."""
+    disk = FakeDisk()
+    checkpoints = loaded(disk)
+    for batch in (1, 2):
+        take(checkpoints, disk, batch, {f"{batch}.sst": SST, "CURRENT": b"m"})
+    checkpoints.remove()
+    assert disk.list("ckpt") == []
+    disk.crash(random.Random(seed))
+    again = loaded(disk)
+    for manifest in again.complete():
+        finish(again.verify(manifest.checkpoint_id, Level.HASHES))
+
+
 # --- verified -------------------------------------------------------------------------------------
 
 
