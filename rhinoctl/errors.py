@@ -162,6 +162,12 @@ class CeilingExceeded(Refused):
     code = "ceiling-exceeded"
 
 
+class LinksRefused(Refused):
+    """A worker's file system makes no hard links, and the cluster was told to need them."""
+
+    code = "links-refused"
+
+
 class DiskFull(Refused):
     """A replica disk has no room for the little that is needed, or not for what is asked for."""
 

@@ -7,6 +7,8 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -17,11 +19,12 @@ from rhino_agent.launcher import ProcessLauncher
 from rhino_agent.ports import Ports, event
 from rhino_agent.settings import AgentSettings, read_settings
 from rhinoctl import limits
-from rhinoctl.errors import RhinoError
+from rhinoctl.errors import LinksRefused, RhinoError
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.ports import Address
-from rhinoctl.state.disk import LocalDisk
+from rhinoctl.state.disk import LinkFunction, LocalDisk
 from rhinoctl.state.disks import Disks, Owner
+from rhinoctl.state.links import link_refusal
 from rhinoctl.state.locks import AgentLock
 from rhinoctl.state.spread import SpreadDisk
 from rhinoctl.wire.clock import SystemClock
@@ -30,12 +33,16 @@ from rhinoctl.wire.points import DISK_POINTS, WIRE_POINTS, with_points
 from rhinoctl.wire.secret import Secret
 
 
-def open_disk(path: str, number: int, *, fresh: bool) -> LocalDisk:
+def open_disk(settings: AgentSettings, path: str, number: int, *, fresh: bool) -> LocalDisk:
     """A further disk in a directory (`rhinoctl.state.disks.Opener`): where nothing is mounted
-    nothing is made."""
+    nothing is made. Raises LinksRefused for a fresh one as `look_at_links` does."""
     if not fresh and not os.path.isdir(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return LocalDisk(path, number=number)
+    disk = LocalDisk(path, number=number)
+    refusal = look_at_links(replace(settings, disk=path)) if fresh else link_refusal(path)
+    if refusal is not None:
+        disk.announce(refusal)
+    return disk
 
 
 class Stop:
@@ -52,14 +59,27 @@ class Stop:
         self.at_once |= number == signal.SIGINT
 
 
-def host_limits() -> HostLimits:
+def look_at_links(settings: AgentSettings, *, link: LinkFunction = os.link) -> OSError | None:
+    """How hard links are refused on the replica disk, None if they are made. Raises LinksRefused if
+    the worker is not to do without them."""
+    refusal = link_refusal(settings.disk, link=link)
+    if refusal is not None and settings.require_hardlink:
+        raise LinksRefused(
+            f"the file system of {settings.disk} makes no hard links: {refusal.strerror}",
+            remedy="name a directory on another file system, or accept that checkpoints are copies:"
+            " `rhinoctl local up --no-require-hardlink`",
+        )
+    return refusal
+
+
+def host_limits(*, links_refused: str = "") -> HostLimits:
     """What this host allows, after the limit of open files was raised as far as it goes: for the
     agent, and for the instances that it starts."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     files = 0 if hard == resource.RLIM_INFINITY else hard
-    return HostLimits(open_files=files, memory_bytes=pages)
+    return HostLimits(open_files=files, memory_bytes=pages, links_refused=links_refused)
 
 
 def serve(settings: AgentSettings) -> None:
@@ -71,11 +91,15 @@ def serve(settings: AgentSettings) -> None:
     lock = AgentLock(f"{settings.disk}/agent.lock")
     lock.acquire()
     stop = Stop()
-    disk = SpreadDisk(LocalDisk(settings.disk), settings.disk)
+    first = LocalDisk(settings.disk)
+    refusal = look_at_links(settings)
+    if refusal is not None:
+        first.announce(refusal)
+    disk = SpreadDisk(first, settings.disk)
     disk = with_points(disk, settings.worker, DISK_POINTS)
     incarnation = next_incarnation(disk)
     owner = Owner(cluster=settings.cluster, worker=settings.worker, incarnation=incarnation)
-    disks = Disks(disk, open_disk, owner, settings.disks)
+    disks = Disks(disk, partial(open_disk, settings), owner, settings.disks)
     for lost in disks.lost():
         event("disk-lost", disk=lost.name, path=lost.path, fault=lost.fault)
     token = Secret(Path(settings.token_file).read_text().strip())
@@ -89,7 +113,8 @@ def serve(settings: AgentSettings) -> None:
         launcher=ProcessLauncher(),
         incarnation=incarnation,
     )
-    agent = Agent(ports, disks, pid=os.getpid(), host=host_limits())
+    host = host_limits(links_refused=errno.errorcode[refusal.errno or 0] if refusal else "")
+    agent = Agent(ports, disks, pid=os.getpid(), host=host)
     event("agent-started", worker=settings.worker, pid=os.getpid(), incarnation=incarnation)
     try:
         while not stop.at_once and not agent.left and _wanted(settings.parent):

@@ -38,10 +38,12 @@ _GONE = ".gone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLimits:
-    """How many files a process here may open, and the host's memory; 0: not known."""
+    """How many files a process here may open, and the host's memory; 0: not known. `links_refused`
+    is how its file system refuses hard links, by the name of the error; empty if it makes them."""
 
     open_files: int
     memory_bytes: int
+    links_refused: str = ""
 
 
 UNKNOWN_HOST = HostLimits(open_files=0, memory_bytes=0)
@@ -291,6 +293,7 @@ class Agent:
             leaving=self._leaving_until is not None,
             open_files=self._host.open_files,
             memory_bytes=self._host.memory_bytes,
+            links_refused=self._host.links_refused,
             instance_bytes=settings.cache_bytes
             + settings.buffer_bytes
             + limits.INSTANCE_BASE_BYTES,

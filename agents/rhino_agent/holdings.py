@@ -115,10 +115,10 @@ class Holdings:
 
     def remove(self, vnode: Vnode) -> None:
         """Remove all that is here of a vnode, except of the log."""
+        self.of(vnode).remove()
         self._kept.pop(vnode, None)
         self._whole.pop(vnode, None)
         self.covers.forget(vnode, ())
-        self._disk.remove(f"{self._root}/{vnode}")
 
     def reload(self, vnode: Vnode) -> None:
         """What is here of a vnode is elsewhere on the disks now, or nowhere: look again."""

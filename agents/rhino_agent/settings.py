@@ -22,8 +22,9 @@ class AgentSettings:
     `replay_target_s` is how long an instance that starts anew may apply from the log;
     `replication_bytes_s` how fast checkpoints may be fetched, 0 for no bound, and `scrub_bytes_s`
     how fast the scrub of a job may read, 0 for no scrub. `run` is a short directory for Unix
-    sockets; `ballast_bytes` of the disk are kept for an agent's start on a full one; `parent` the
-    process id with which the agent shall end, 0 if it stands alone.
+    sockets; `ballast_bytes` of the disk are kept for an agent's start on a full one; with
+    `require_hardlink` it does not start where links are refused; `parent` is the process id with
+    which the agent shall end, 0 if it stands alone.
     """
 
     cluster: str
@@ -38,6 +39,7 @@ class AgentSettings:
     replication_bytes_s: int = 0
     ballast_bytes: int = limits.BALLAST_BYTES
     scrub_bytes_s: int = limits.SCRUB_BYTES_S
+    require_hardlink: bool = False
     parent: int = 0
     disks: tuple[str, ...] = ()
 

@@ -76,6 +76,13 @@ def up(
             help="Whether lost workers are given up without being asked. Default: they are.",
         ),
     ] = None,
+    require_hardlink: Annotated[
+        bool | None,
+        typer.Option(
+            "--require-hardlink/--no-require-hardlink",
+            help="Refuse disks on which checkpoints would be copies. Default: they are taken.",
+        ),
+    ] = None,
     cluster: Directory = None,
     as_json: Json = False,
 ) -> int:
@@ -91,6 +98,7 @@ def up(
         lease_s=lease_s,
         replication_mb_s=replication_mb_s,
         auto_failover=auto_failover,
+        require_hardlink=require_hardlink,
     )
     emit(ops.up(request, say), as_json, tables.local_table)
     return Exit.DONE

@@ -57,6 +57,7 @@ class ClusterFile:
     lease_s: float = limits.LEASE_OF_WORKER_S
     replication_mb_s: int = 0
     auto_failover: bool = True
+    require_hardlink: bool = False
     processes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:

@@ -179,14 +179,17 @@ class Groups:
         report = self.fleet.reports(uid).get(worker)
         copy = report.vnodes.get(vnode) if report is not None else None
         rows = copy.replay_rows if copy is not None else 0
-        batches = behind.get((worker, vnode), 0)
+        batches = None if copy is None else behind.get((worker, vnode), 0)
+        seconds = None
+        if batches is not None and cost is not None:
+            seconds = cost.predict_s(batches, rows)
         return views.MemberView(
             worker=worker,
             role=role,
             whole=copy is not None and copy.use in _WHOLE,
             lag_batches=batches,
-            lag_bytes=copy.replay_bytes if copy is not None else 0,
-            lag_s=None if copy is None or cost is None else cost.predict_s(batches, rows),
+            lag_bytes=copy.replay_bytes if copy is not None else None,
+            lag_s=seconds,
         )
 
     def replay_cost(self, uid: JobUid) -> ReplayCost | None:

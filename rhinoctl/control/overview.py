@@ -196,7 +196,7 @@ class Overview:
             health=health,
             seen_s=age,
             pid=report.pid if report is not None else 0,
-            free_bytes=report.free_bytes if report is not None else 0,
+            free_bytes=report.free_bytes if report is not None else None,
             instances=sum(len(j.instances) for j in report.jobs.values()) if report else 0,
             vnodes_owned=owned,
             log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
@@ -204,6 +204,7 @@ class Overview:
             draining=name in self.registry.draining,
             room_low=report is not None and report.lowest_room < limits.ROOM_LOW_BYTES,
             found_bad=sum(j.found_bad for j in report.jobs.values()) if report else 0,
+            links_refused=report.links_refused if report is not None else "",
         )
 
 

@@ -79,6 +79,7 @@ class UpRequest:
     lease_s: float | None = None
     replication_mb_s: int | None = None
     auto_failover: bool | None = None
+    require_hardlink: bool | None = None
     parent: int = 0
 
 
@@ -203,6 +204,7 @@ def plan_up(request: UpRequest, known: ClusterFile | None, alive: frozenset[str]
         lease_s=request.lease_s or cluster.lease_s,
         replication_mb_s=_or(request.replication_mb_s, cluster.replication_mb_s),
         auto_failover=_or(request.auto_failover, cluster.auto_failover),
+        require_hardlink=_or(request.require_hardlink, cluster.require_hardlink),
         processes={name: p for name, p in cluster.processes.items() if name in alive},
     )
     return UpPlan(
@@ -251,6 +253,7 @@ def _agent_settings(cluster: ClusterFile, worker: WorkerId, parent: int) -> Mapp
         "buffer_bytes": cluster.buffer_mb << 20,
         "replay_target_s": cluster.replay_target_s,
         "replication_bytes_s": cluster.replication_mb_s << 20,
+        "require_hardlink": cluster.require_hardlink,
         "parent": parent,
     }
 

@@ -12,6 +12,7 @@ Invariants:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch, with_cut
@@ -87,10 +88,10 @@ def plan_cut(
     """The next epoch without what is given up, and the heirs.
 
     Of several full members a vnode goes to the one that is behind the least (`behind`: batches to
-    replay, 0 if not named), then to the one whose instances own the fewest vnodes, so that many
-    recover at once. The instance is the one there with the fewest vnodes, or a new one. With
-    `force` the vnodes that nobody else has are forfeited: they begin empty wherever there is an
-    instance.
+    replay; one that is not named has told nothing, and comes last), then to the one whose instances
+    own the fewest vnodes, so that many recover at once. The instance is the one there with the
+    fewest vnodes, or a new one. With `force` the vnodes that nobody else has are forfeited: they
+    begin empty wherever there is an instance.
     """
     gone = gone.within(epoch)
     placed = {
@@ -115,7 +116,7 @@ def plan_cut(
     for vnode in sorted(homeless, key=lambda v: (len(able[v]), v)):
         worker = min(
             able[vnode],
-            key=lambda w: (lag.get((w, vnode), 0), _load(w, placed, owned), w),
+            key=lambda w: (lag.get((w, vnode), inf), _load(w, placed, owned), w),
         )
         instance = _instance_on(worker, epoch, placed, owned, gone, choice.to)
         owned[instance] += 1

@@ -311,8 +311,9 @@ class WorkerReport(Message):
     """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was
     asked to end and will not be heard again before its next start. A process there may open
     `open_files`, an instance takes up to `instance_bytes` of its `memory_bytes`; 0: not known.
-    `ruler` is the newest claim that it has listened to, None before the first; `keepsakes` are of
-    jobs of which nothing is wished. The room of several `disks` is summed up in `free_bytes`."""
+    `links_refused` names the error by which its file system refuses hard links, if it does. `ruler`
+    is the newest claim that it has listened to, None before the first; `keepsakes` are of jobs of
+    which nothing is wished. The room of several `disks` is summed up in `free_bytes`."""
 
     worker: WorkerId
     pid: int
@@ -323,6 +324,7 @@ class WorkerReport(Message):
     open_files: int = 0
     memory_bytes: int = 0
     instance_bytes: int = 0
+    links_refused: str = ""
     ruler: Claim | None = None
     keepsakes: Mapping[JobUid, Keepsake] = field(default_factory=dict)
     disks: tuple[DiskReport, ...] = ()

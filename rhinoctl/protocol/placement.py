@@ -6,6 +6,7 @@ a worker in use (vertical) or on another (horizontal).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch, Role, Route
@@ -117,7 +118,8 @@ def plan_switchover(
     """A plan in which some instances own nothing any more (and, with `retire`, are no more).
 
     A vnode goes to a worker of `workers` (or to the worker or instance `to`) on which no origin is:
-    to a full member that is behind the least, else to any; then to the instance that owns the
+    to a full member that is behind the least (one that has told nothing comes last), else to any;
+    then to the instance that owns the
     fewest. A worker without an instance of the job gets one. None if there is nowhere to go.
     """
     left = {epoch.instances[i] for i in origins}
@@ -133,10 +135,10 @@ def plan_switchover(
         if epoch.routes[v].owner not in origins:
             continue
 
-        def cost(worker: WorkerId, vnode: Vnode = vnode) -> tuple[bool, int, int, WorkerId]:
+        def cost(worker: WorkerId, vnode: Vnode = vnode) -> tuple[bool, float, int, WorkerId]:
             full = epoch.role_of(worker, vnode) is Role.FULL
             here = [owned[i] for i in owned if placed[i] == worker]
-            return (not full, lag.get((worker, vnode), 0), min(here, default=0), worker)
+            return (not full, lag.get((worker, vnode), inf), min(here, default=0), worker)
 
         worker = min(allowed, key=cost)
         here = [i for i in owned if placed[i] == worker and (worker != named or i == to)]

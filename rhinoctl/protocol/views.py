@@ -337,14 +337,16 @@ class Health(Enum):
 class WorkerView:
     """A worker as the controller last saw it; `seen_s` seconds ago, None if never. `draining` ones
     get no vnodes and no copies; the disk of one with `room_low` is nearly full. `found_bad`
-    checkpoints were bad since its agent started."""
+    checkpoints were bad since its agent started. `links_refused` names the error by which its file
+    system refuses hard links, so that checkpoints are copies there. The room of one that does not
+    answer is not known, which is None."""
 
     id: WorkerId
     address: str
     health: Health
     seen_s: float | None
     pid: int
-    free_bytes: int
+    free_bytes: int | None
     instances: int
     vnodes_owned: int
     log_bytes: int
@@ -352,6 +354,7 @@ class WorkerView:
     draining: bool = False
     room_low: bool = False
     found_bad: int = 0
+    links_refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,13 +396,14 @@ class OperationList:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
     """A copy of a vnode: `lag_batches`, `lag_bytes` and `lag_s` are what is in its log after its
-    newest checkpoint, which an heir would replay; `lag_s` None if it is not known."""
+    newest checkpoint, which an heir would replay. None is not known, and not none: its worker has
+    told nothing of it yet."""
 
     worker: WorkerId
     role: Role
     whole: bool
-    lag_batches: int
-    lag_bytes: int
+    lag_batches: int | None
+    lag_bytes: int | None
     lag_s: float | None
 
 

@@ -109,14 +109,17 @@ def _add_chain(table: Table, alike: list[GroupView], replication: int) -> None:
     head = (format_vnodes(group.vnode for group in alike), f"{first.owner} on {first.worker}")
     for n, member in enumerate(first.members):
         every = [group.members[n] for group in alike]
-        lags = [m.lag_s for m in every if m.lag_s is not None]
+        batches, sizes, lags = (
+            max((lag for m in every if (lag := getattr(m, name)) is not None), default=None)
+            for name in ("lag_batches", "lag_bytes", "lag_s")
+        )
         table.add_row(
             *head,
             member.worker,
             _role(member, leaves=member.worker in change.leaves),
-            counted(max(m.lag_batches for m in every), "batch", "batches"),
-            size(max(m.lag_bytes for m in every)),
-            seconds(max(lags, default=None)),
+            "-" if batches is None else counted(batches, "batch", "batches"),
+            "-" if sizes is None else size(sizes),
+            seconds(lags),
         )
         head = ("", "")
     for worker in change.joins:

@@ -80,6 +80,7 @@ def status_table(status: StatusView) -> RenderableType:
             losses_table(status.jobs),
             *(_note(job) for job in status.jobs if _fewer_instances(job)),
             *(_scrub_note(worker) for worker in status.workers if worker.found_bad),
+            *(_links_note(worker) for worker in status.workers if worker.links_refused),
             _operations(status.operations) if status.operations else None,
             _findings(status.findings) if status.findings else None,
         ]
@@ -99,7 +100,7 @@ def _workers(workers: Sequence[WorkerView]) -> Table:
             str(worker.vnodes_owned),
             str(worker.vnodes_held),
             size(worker.log_bytes),
-            size(worker.free_bytes),
+            "-" if worker.free_bytes is None else size(worker.free_bytes),
         )
     return table
 
@@ -265,6 +266,14 @@ def _scrub_note(worker: WorkerView) -> Group:
     bad = counted(worker.found_bad, "checkpoint")
     what = Text(f"note: worker {worker.id} has found {bad} bad since its agent started")
     return Group(what, Text("    its log has them; verify a job with `rhinoctl verify JOB`"))
+
+
+def _links_note(worker: WorkerView) -> Group:
+    """Right, but dear: what it costs, and what would spare it."""
+    why = f"its file system makes no hard links ({worker.links_refused})"
+    what = Text(f"note: checkpoints are copies on worker {worker.id}: {why}")
+    cost = "each takes the room of all its files; another file system would spare that"
+    return Group(what, Text(f"    {cost}"))
 
 
 def _note(job: JobView) -> Group:

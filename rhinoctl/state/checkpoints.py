@@ -314,6 +314,12 @@ class VnodeCheckpoints:
                     self.flaws.pop(checkpoint_id, None)
         return removed
 
+    def remove(self) -> None:
+        """The vnode leaves this disk, with all that is kept of it."""
+        for checkpoint_id in list(self._complete):
+            self._remove(checkpoint_id)
+        self._disk.remove(self.directory)
+
     # --- within -----------------------------------------------------------------------------------
 
     def _load(self, name: str) -> None:

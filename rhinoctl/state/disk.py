@@ -184,6 +184,7 @@ class LocalDisk:
         self.root = os.path.abspath(root)
         self._numbered = (number - 1) << INODE_BITS
         self.copies = 0
+        self._announced = False
         self._link = link
         self._open: OrderedDict[str, int] = OrderedDict()
         self._clean: set[str] = set()
@@ -305,9 +306,19 @@ class LocalDisk:
         if refusal is None:
             return
         self.copies += 1
-        if self.copies == 1:
+        self.announce(refusal)
+
+    def announce(self, refusal: OSError) -> None:
+        """Tell the log that links are refused here; once, however many become copies."""
+        if not self._announced:
+            self._announced = True
             reason = errno.errorcode[refusal.errno or 0]
-            _log.warning("disk.link_became_copy root=%s reason=%s", self.root, reason)
+            _log.warning(
+                "disk.links_become_copies root=%s reason=%s: a checkpoint takes the room of all its"
+                " files, and they are written and hashed again",
+                self.root,
+                reason,
+            )
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory and make the new name durable."""

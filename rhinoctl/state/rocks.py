@@ -15,7 +15,8 @@ has consumed its batch, so the retry builds it again; `set_iterate_lower_bound` 
 bound, and an upper bound is a pointer into the caller's bytes, so scans seek and compare here;
 `Rdict.items` ends silently at a corrupt block, so scans ask `RdictIter.status`; a database that
 exists is opened with the options in its own file, and a block cache of its own of 8 MB, unless they
-are named for the column family too; errors are plain `Exception` with RocksDB's text.
+are named for the column family too; errors are plain `Exception` with RocksDB's text. Where a
+checkpoint's links are refused with EXDEV or EOPNOTSUPP it copies; with EPERM or EMLINK it fails.
 """
 
 import errno
@@ -45,7 +46,13 @@ from rocksdict import WriteBatch as RocksBatch
 
 from rhinoctl.errors import AlreadyRunning, CorruptFile, DeadlineExceeded
 from rhinoctl.protocol.ports import WriteBatch
-from rhinoctl.state.disk import LinkFunction, copy_file, is_temporary, link_or_copy
+from rhinoctl.state.disk import (
+    LINK_REFUSALS,
+    LinkFunction,
+    copy_file,
+    is_temporary,
+    link_or_copy,
+)
 from rhinoctl.state.manifests import MANIFEST, STAMPS
 
 LINKED = (".sst", ".blob")
@@ -105,19 +112,25 @@ class RocksStore:
         *,
         stall_deadline_s: float,
         sleep: Callable[[float], None],
+        link: LinkFunction = os.link,
     ) -> None:
         self.directory = directory
+        self._options = options
         self._errors = _RocksErrors(directory)
         self._stall_deadline_s = stall_deadline_s
         self._sleep = sleep
+        self._link = link
         self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
         self._write_options = WriteOptions()
         # a method in the stubs of 0.3.29, an attribute in truth
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._write_options.no_slowdown = True
         self._rdict: Rdict | None = None
+        self._open()
+
+    def _open(self) -> None:
         with self._errors:
-            self._rdict = Rdict(directory, options, {"default": options})
+            self._rdict = Rdict(self.directory, self._options, {"default": self._options})
 
     @property
     def closed(self) -> bool:
@@ -169,7 +182,10 @@ class RocksStore:
 
     def checkpoint(self, directory: str) -> None:
         """An image in a new directory: hard links to the tables, so the time does not grow with
-        the state. Flushes first, because RocksDB's own flush in there would hold the GIL."""
+        the state. Flushes first, because RocksDB's own flush in there would hold the GIL.
+
+        Where the file system refuses a link, that table is copied; scans under way may end then.
+        """
         self.flush()
         if os.path.lexists(directory):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
@@ -178,8 +194,26 @@ class RocksStore:
         try:
             with self._errors:
                 image.create_checkpoint(directory)
+            return
+        except OSError as error:
+            if error.errno not in LINK_REFUSALS:
+                raise
         finally:
             del image
+        self._checkpoint_closed(directory)
+
+    def _checkpoint_closed(self, directory: str) -> None:
+        """The image of a database that is closed for the moment: of an open one, compactions would
+        remove files while they are copied."""
+        self.close()
+        try:
+            os.mkdir(directory)
+            _clone(self.directory, directory, self._link)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        finally:
+            self._open()
 
     def close(self) -> None:
         """Flush and release every handle and the LOCK, also if the flush fails. Idempotent."""
@@ -269,7 +303,7 @@ class RocksStores:
         os.mkdir(directory)
         try:
             if base is not None:
-                self._clone(base, directory)
+                self.copies += _clone(base, directory, self._link)
             return self._opened(directory, create=base is None)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -309,25 +343,31 @@ class RocksStores:
         if failure is not None:
             raise failure
 
-    def _clone(self, base: str, directory: str) -> None:
-        for name in sorted(os.listdir(base)):
-            source, target = os.path.join(base, name), os.path.join(directory, name)
-            if name in NOT_COPIED or is_temporary(name):
-                continue
-            if not name.endswith(LINKED):
-                copy_file(source, target)
-            elif link_or_copy(source, target, link=self._link) is not None:
-                self.copies += 1
-
     def _opened(self, directory: str, *, create: bool) -> RocksStore:
         store = RocksStore(
             directory,
             _options(self.budget, self._cache, create=create),
             stall_deadline_s=self.budget.stall_deadline_s,
             sleep=self._sleep,
+            link=self._link,
         )
         self._stores.append(store)
         return store
+
+
+def _clone(base: str, directory: str, link: LinkFunction) -> int:
+    """Link the tables of a database that nobody has open into another directory, and copy all
+    else; returns how many tables were copied because they could not be linked."""
+    copies = 0
+    for name in sorted(os.listdir(base)):
+        source, target = os.path.join(base, name), os.path.join(directory, name)
+        if name in NOT_COPIED or is_temporary(name):
+            continue
+        if not name.endswith(LINKED):
+            copy_file(source, target)
+        elif link_or_copy(source, target, link=link) is not None:
+            copies += 1
+    return copies
 
 
 def retry_stalled(
@@ -419,7 +459,8 @@ class _RocksErrors:
                 f"the database {self._directory} is open already: {text}",
                 remedy="close it, or stop the process that has it open",
             )
-        number = next((n for n in _ERRNOS if os.strerror(n) in text), None)
+        numbers = (*_ERRNOS, *LINK_REFUSALS) if "while link file" in text else _ERRNOS
+        number = next((n for n in numbers if os.strerror(n) in text), None)
         if number is not None:
             return OSError(number, text, self._directory)
         if text.startswith(("Corruption", "Invalid argument")):

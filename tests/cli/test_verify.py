@@ -140,6 +140,17 @@ def test_what_was_bad_is_told_by_status(controller: FakeController, run: Any, go
     golden("status-found-bad", ended)
 
 
+def test_copies_in_the_place_of_links_are_told_by_status(
+    controller: FakeController, run: Any, golden: Any
+) -> None:
+    """T9: it is right, and costs: a note, no finding."""
+    workers = (fake.worker(1), fake.worker(2, links_refused="EXDEV"), fake.worker(3))
+    controller.answers["GET", "/v1/status"] = fake.status(workers=workers)
+    ended = run("status")
+    assert ended.exit_code == Exit.DONE
+    golden("status-copies-for-links", ended)
+
+
 def test_a_copy_counts_once_its_worker_has_told_of_it() -> None:
     assert WHOLE.over
     assert not WAITING.over

@@ -32,7 +32,7 @@ from tests.fakes.schedule import Schedule
 from tests.fakes.store import FakeStore
 from tests.fakes.wire import NOWHERE, QUIET, FakeNetwork, Faults, Request
 from tests.fakes.world_host import Host
-from tests.fakes.world_input import Workload
+from tests.fakes.world_input import Row, Workload
 from tests.fakes.world_process import Killed, Process, ProcessStore, ProcessWire, Trap
 from tests.fakes.world_spark import Query, SparkDirectory
 
@@ -195,10 +195,14 @@ class World:
         """A copy of the controller's store, as a backup has it."""
         return self._store.copied()
 
-    def replace_store(self, store: FakeStore | None = None) -> None:
-        """kill -9 of the controller, and another one over a store that is lost or an old copy."""
+    def swap_store(self, store: FakeStore | None = None) -> None:
+        """kill -9 of the controller; its next start is over a store that is lost or an old copy."""
         self.kill_controller()
         self._store = FakeStore() if store is None else store.copied()
+
+    def replace_store(self, store: FakeStore | None = None) -> None:
+        """kill -9 of the controller, and another one over a store that is lost or an old copy."""
+        self.swap_store(store)
         self.start_controller()
 
     def objections(self) -> frozenset[WorkerId]:
@@ -249,8 +253,7 @@ class World:
     ) -> Query:
         """Start a query, in a new directory or an old one; `settled`: wait for its first batch."""
         if directory is None:
-            directory = SparkDirectory(query_id=f"q{len(self.directories)}")
-            self.directories.append(directory)
+            directory = self.new_directory()
         name = name or f"driver{len(self.queries)}"
         query = Query(self, job, directory, self.workload, name=name, takeover=takeover)
         self.queries.append(query)
@@ -258,6 +261,12 @@ class World:
             seen = directory.committed
             self.until(lambda: directory.committed > seen, f"a batch of {name}")
         return query
+
+    def new_directory(self, first: int = 0) -> SparkDirectory:
+        """The checkpoint directory of a query that begins, at an offset of its source."""
+        directory = SparkDirectory(query_id=f"q{len(self.directories)}", first=first)
+        self.directories.append(directory)
+        return directory
 
     def handover(self, vnodes: Iterable[int], to: str, job: JobName = JOB) -> OpId:
         """Ask for a handover."""
@@ -381,22 +390,27 @@ class World:
 
     def check(self, job: JobName = JOB) -> None:
         """Outputs and state equal those of the inputs, each processed once (invariant 2)."""
-        expected = self.workload.expected()
-        inputs: dict[BatchTime, Any] = {}
+        expected, inputs = self.workload.expected(), self.inputs(job)
         outputs: dict[BatchTime, list[Any]] = {}
         for query in self.queries:
             if query.uid == self.uid(job):
-                inputs |= query.directory.inputs
                 outputs |= query.directory.outputs
         for time in sorted(inputs):
             expected.take(time, inputs[time])
-            assert outputs[time], f"batch {time} has no output"
-            for made in outputs[time]:
+            for made in outputs.get(time, ()):
                 assert made == expected.outputs[time], f"output of batch {time}"
         agents = [host.agent for host in self.hosts.values() if host.agent is not None]
         assert self.mishaps_expected or not any(agent.mishaps for agent in agents)
         self.until(lambda: self._applied(job, max(inputs)), "all owners to be up to date")
         assert self.state(job) == expected.totals
+
+    def inputs(self, job: JobName = JOB) -> dict[BatchTime, list[Row]]:
+        """The rows of each batch that was put out."""
+        found: dict[BatchTime, list[Row]] = {}
+        for query in self.queries:
+            if query.uid == self.uid(job):
+                found |= query.directory.inputs
+        return found
 
     def _applied(self, job: JobName, time: BatchTime) -> bool:
         return all(at >= time for at in self.positions(job).values())

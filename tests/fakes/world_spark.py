@@ -57,7 +57,8 @@ class SparkDirectory:
 
     `outputs` is what the user's function has made of each batch, by protocol time: one entry a
     call, since a batch may be put out more than once. `waiting` rows have come to the source since
-    the last batch was planned, beyond what is usual; `newest` is the last that was ever planned.
+    the last batch was planned, beyond what is usual; `newest` is the last that was ever planned,
+    `first` the offset at which the stream begins.
     """
 
     query_id: str
@@ -68,6 +69,7 @@ class SparkDirectory:
     inputs: dict[BatchTime, list[Row]] = field(default_factory=dict)
     waiting: int = 0
     newest: int = -1
+    first: int = 0
 
     def lose_offsets(self) -> tuple[int, tuple[int, int]] | None:
         """The newest file of the offset log is gone, if its batch is not committed: the next run
@@ -89,7 +91,7 @@ class SparkDirectory:
     @property
     def planned_to(self) -> int:
         """The offset at which the batch after the planned ones will begin."""
-        return self.planned[max(self.planned)][1]
+        return self.planned[max(self.planned)][1] if self.planned else self.first
 
     def offsets(self, batch: int) -> tuple[str, str]:
         """Start and end of a planned batch as Spark's texts: rows, and the marker's count."""
@@ -197,7 +199,7 @@ class Query:
     def _batch(self, batch: int) -> Waits:
         directory = self.directory
         if batch not in directory.planned:
-            start = directory.planned[batch - 1][1] if batch else 0
+            start = directory.planned[batch - 1][1] if batch else directory.first
             rows = 0 if self.idle else self.workload.size(batch) + directory.waiting
             directory.waiting, directory.newest = 0, batch
             directory.planned[batch] = (start, start + rows)

@@ -21,6 +21,9 @@ from rhinoctl.remote.proc import born
 from tests.fakes.world_spark import operator_spec
 
 UP_S = 90.0
+CLICKS = views.RegisterJob(
+    name=JobName("clicks"), vnodes=4, instances=2, replication=1, operator=operator_spec()
+)
 
 
 def rhinoctl(*argv: str) -> tuple[int, Any]:
@@ -90,18 +93,54 @@ def test_an_up_that_fails_leaves_nothing_running(directory: str, tmp_path: Path)
     assert (code, view["health"], pids(view)) == (Exit.REFUSED, "down", {})
 
 
+def registered(directory: str) -> str:
+    """A job on all workers of a running cluster; its uid."""
+    located = locate_controller(directory)
+    with ControlClient(located.address, located.token_file) as client:
+        return client.register(CLICKS).uid
+
+
+@pytest.mark.slow
+def test_a_disk_without_hard_links(directory: str) -> None:
+    """T9: live databases and checkpoints on two mounts. Refused if links are required; else taken,
+    and said once."""
+    where = ("--cluster", directory)
+    code, _ = rhinoctl("local", "up", "--workers", "2", *where)
+    assert code == Exit.DONE
+    job = Path(directory) / "workers/w1/jobs" / registered(directory)
+    rhinoctl("local", "down", *where)
+    for name in ("live", "ckpt"):
+        (job / name).mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "none", str(job / "ckpt")]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no mounts here")
+    try:
+        code, error = rhinoctl("local", "up", "--require-hardlink", *where)
+        assert (code, error["error"]["code"]) == (Exit.REFUSED, "links-refused")
+        assert "w1" in error["error"]["message"]
+        code, view = rhinoctl("local", "status", *where)
+        assert (code, pids(view)) == (Exit.REFUSED, {})
+        code, _ = rhinoctl("local", "up", "--no-require-hardlink", *where)
+        assert code == Exit.DONE
+        _, status = rhinoctl("status", *where)
+        assert {w["id"]: w["links_refused"] for w in status["workers"]} == {"w1": "EXDEV", "w2": ""}
+        log = (Path(directory) / "logs/w1.log").read_text()
+        assert log.count("disk.links_become_copies") == 1
+    finally:
+        rhinoctl("local", "down", *where)
+        subprocess.run(["umount", str(job / "ckpt")], check=True)
+    code, _ = rhinoctl("local", "up", "--require-hardlink", *where)
+    assert code == Exit.DONE
+
+
 @pytest.mark.slow
 def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
     """It is damaged, which is told, then gone, and made anew from the workers; then a backup."""
     where = ("--cluster", directory)
     code, view = rhinoctl("local", "up", "--workers", "2", *where)
     assert code == Exit.DONE
-    job = views.RegisterJob(
-        name=JobName("clicks"), vnodes=4, instances=2, replication=1, operator=operator_spec()
-    )
     located = locate_controller(directory)
-    with ControlClient(located.address, located.token_file) as client:
-        uid = client.register(job).uid
+    uid = registered(directory)
     backup = str(tmp_path / "backup")
     code, _ = rhinoctl("controller", "backup", backup, *where)
     assert (code, stat.S_IMODE(os.stat(backup).st_mode)) == (Exit.DONE, 0o600)
@@ -129,7 +168,7 @@ def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
         ControlClient(located.address, located.token_file) as client,
         pytest.raises(StoreRefused),
     ):
-        client.register(job)
+        client.register(CLICKS)
     code, plan = rhinoctl("controller", "recover", "--dry-run", *where)
     assert (code, [found["uid"] for found in plan["jobs"]]) == (Exit.HAS_CHANGES, [uid])
     code, done = rhinoctl("controller", "recover", *where)

@@ -1,12 +1,15 @@
 """A handover that is given up: the old layout, and nothing left behind (design, section 14)."""
 
+import errno
+
 import pytest
 
 from rhinoctl import limits
-from rhinoctl.ids import Vnode
+from rhinoctl.ids import OpId, Vnode
 from rhinoctl.protocol.handover import Phase
 from rhinoctl.protocol.views import RevertRequest
 from tests.fakes.world import World
+from tests.fakes.world_spark import Query
 
 
 def left_behind(world: World, worker: str) -> list[str]:
@@ -48,6 +51,31 @@ def _reason():  # type: ignore[no-untyped-def]
     from rhinoctl.protocol.views import AbortRequest
 
     return AbortRequest(reason="a test")
+
+
+def test_an_abort_at_half_of_a_throttled_move_leaves_no_partial_files() -> None:
+    """T5."""
+    world = World(workers=3, copies_bytes_s=300)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    operation = world.rescale(3)
+
+    def half() -> bool:
+        agent = world.hosts["w3"].agent
+        desk = agent.desks.get(world.uid()) if agent is not None else None
+        if desk is None:
+            return False
+        copied = [desk.copies.progress(Vnode(v)) for v in world.epoch().vnodes()]
+        done, total = (sum(sizes) for sizes in zip(*copied, strict=True))
+        return 0 < total <= 2 * done < 2 * total
+
+    world.until(half, "half of it")
+    assert world.abort(operation).phase is Phase.ABORTED
+    world.run(limits.TIDY_S + 5.0)
+    assert left_behind(world, "w3") == []
+    assert world.hosts["w3"].disk.list(f"jobs/{world.uid()}/ckpt") == []
+    world.finish(query, batches=query.directory.committed + 15)
+    assert query.failures == []
 
 
 @pytest.mark.parametrize("phase", [Phase.PLANNED, Phase.WARMING, Phase.ARMED])
@@ -142,3 +170,78 @@ def test_a_paused_rescale_waits_with_whole_copies_and_then_goes_on() -> None:
     assert world.until_ended(operation).phase is Phase.COMPLETE
     world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []
+
+
+def armed(world: World) -> tuple[Query, OpId]:
+    """A query, and a handover whose proposal is on its way to it."""
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 12)
+    query.trigger_s = 1.0
+    operation = world.handover([0, 1], "i1")
+    trap = world.trap("controller", "store.write op/", _nothing, holding="phase=armed", after=True)
+    world.until_sprung(trap)
+    return query, operation
+
+
+def at_one_layout(world: World, query: Query, operation: OpId) -> None:
+    """The operation ends, at the old layout or, if the marker came first, at the new one."""
+    view = world.until_ended(operation)
+    owner = "i1" if view.phase is Phase.COMPLETE else "i0"
+    assert {world.epoch().routes[v].owner for v in (0, 1)} == {owner}
+    world.run(limits.TIDY_S + 5.0)
+    assert not any(left_behind(world, worker) for worker in world.hosts)
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("phase", ["aborting", "aborted"])
+def test_an_abort_whose_controller_dies_ends_all_the_same(phase: str, after: bool) -> None:
+    """Design, section 14: a rollback that fails itself. There is none to fail: the way to the old
+    layout is a phase, which goes on from what is seen."""
+    world = World(workers=2)
+    query, operation = armed(world)
+    step = {"holding": f"phase={phase}", "after": after}
+    trap = world.trap("controller", "store.write op/", world.kill_controller, **step)
+    world.submit(lambda c: c.abort(operation, _reason()))
+    world.until_sprung(trap)
+    world.run(2.0)
+    world.start_controller()
+    at_one_layout(world, query, operation)
+    if phase == "aborted":  # else the driver may have had the marker decided before
+        assert world.operation(operation).phase is Phase.ABORTED
+
+
+@pytest.mark.parametrize("victim", ["origin", "target", "driver", "store"])
+def test_an_abort_that_meets_another_fault_ends(victim: str) -> None:
+    """Design, section 14: a rollback that fails itself."""
+    world = World(workers=2)
+    query, operation = armed(world)
+    refused: list[str] = []
+
+    def refuse() -> None:
+        refused.append("once more")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    strikes = {
+        "origin": world.hosts["w1"].kill_agent,
+        "target": world.hosts["w2"].kill_agent,
+        "driver": query.kill,
+        "store": lambda: None,
+    }
+    step = {"holding": "phase=aborting", "after": True}
+    struck = world.trap("controller", "store.write op/", strikes[victim], **step)
+    if victim == "store":
+        world.mishaps_expected = True
+        for _ in range(3):
+            world.trap("controller", "store.write op/", refuse, holding="phase=aborted")
+    world.submit(lambda c: c.abort(operation, _reason()))
+    world.until_sprung(struck)
+    world.run(3.0)
+    for host in world.hosts.values():
+        if not host.runs:
+            host.start_agent()
+    if victim == "driver":
+        query = world.start_query(query.directory)
+    at_one_layout(world, query, operation)
+    assert len(refused) == (3 if victim == "store" else 0)

@@ -1,6 +1,7 @@
 """Copies between workers when something is wrong: with the disk, the source, or the bytes."""
 
 import errno
+import itertools
 import logging
 from dataclasses import replace
 from math import inf
@@ -50,6 +51,30 @@ def test_a_disk_that_cannot_link_copies(refusal: int) -> None:
     assert world.hosts["w2"].disk.copies > 0
     world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []
+
+
+@pytest.mark.parametrize("refusal", [None, errno.EXDEV], ids=["links", "copies"])
+def test_a_checkpoint_is_durable_before_it_is_acknowledged(refusal: int | None) -> None:
+    """T9: fsync of files and directory before the acknowledgement, also where all is copied."""
+    world = World(workers=3, vnodes=4, instances=1, replication=2)
+    for host in world.hosts.values():
+        host.disk.link_refusal = refusal
+    acknowledged: list[str] = []
+
+    def look(worker: str) -> None:
+        """Every complete checkpoint, as a loss of power would leave it now."""
+        disk = world.hosts[worker].disk
+        for vnode in range(world.vnodes):
+            for checkpoint in checkpoints(world, worker, vnode):
+                for path in disk.files(checkpoint):
+                    assert disk.durable(path) == bytes(disk.read(path)), path
+        acknowledged.append(worker)
+
+    for member, time in itertools.product(("w2", "w3"), range(20)):
+        world.trap(member, "send StoredCheckpoint", lambda w=member: look(w), skip=time)
+    query = warmed_up(world, batches=60)
+    assert all(acknowledged.count(member) > 4 for member in ("w2", "w3"))
+    world.finish(query, batches=query.directory.committed + 5)
 
 
 @pytest.mark.parametrize("damage", ["a byte", "truncated", "empty", "gone"])

@@ -6,6 +6,7 @@ from rhinoctl.errors import Busy
 from rhinoctl.ids import InstanceId, Vnode
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import JOB, World
+from tests.scenarios.test_failover import all_copies
 
 
 def owners(world: World) -> dict[int, str]:
@@ -132,4 +133,28 @@ def test_vnodes_that_come_back_at_once_are_opened_from_the_new_copy() -> None:
         until = query.directory.committed + 1
         world.until(lambda until=until: query.directory.committed >= until)
     world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
+@pytest.mark.slow
+def test_a_fifth_agent_comes_and_another_goes_during_the_restore() -> None:
+    """T5: whoever is not needed may come; what the lost one owned goes on at its heirs."""
+    world = World(workers=5, instances=3, replication=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    world.hosts["w5"].lose()
+    world.until(lambda: "w5" not in world.epoch().listeners(), "w5 to be given up")
+    world.until(lambda: all(v.phase is Phase.COMPLETE for v in world.controller_views()))
+    world.until(lambda: all_copies(world, 2), "two copies of each vnode")
+    operation = world.rescale(4)
+
+    def comes_and_goes() -> None:
+        world.hosts["w5"].start_agent()
+        world.hosts["w3"].lose()
+
+    world.until_sprung(world.trap("w4", "send OpenVnode", comes_and_goes))
+    view = world.until_ended(operation)
+    world.until(lambda: "w3" not in world.epoch().listeners(), "w3 to be given up")
+    assert ("i3" in world.epoch().instances) == (view.phase is Phase.COMPLETE)
+    world.finish(query, batches=query.directory.committed + 15)
     assert query.failures == []

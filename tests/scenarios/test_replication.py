@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -139,6 +140,39 @@ def test_the_network_has_a_bound() -> None:
     lags = []
     for world in (fast, slow):
         query = warmed_up(world, batches=100)
-        lags.append(max(m.lag_batches for g in world.groups().groups for m in g.members))
+        lags.append(max(m.lag_batches or 0 for g in world.groups().groups for m in g.members))
         world.finish(query, batches=query.directory.committed + 5)
     assert lags[1] > lags[0]
+
+
+def test_lag_grows_while_copies_are_throttled() -> None:
+    """Design, section 14: lag that looks frozen while throttled. In batches, bytes and seconds."""
+    world = World(workers=2, vnodes=4, instances=1, replication=1, copies_bytes_s=1)
+    query = warmed_up(world, batches=30)
+    query.trigger_s = 0.2
+    seen: list[tuple[float, float, float]] = []
+    for _ in range(4):
+        world.run(3.0)  # some heartbeats
+        members = [member for group in world.groups().groups for member in group.members]
+        assert {member.worker for member in members} == {"w2"}
+        lags = [(m.lag_batches or 0, m.lag_bytes or 0, m.lag_s or 0.0) for m in members]
+        seen.append(tuple(map(sum, zip(*lags, strict=True))))  # type: ignore[arg-type]
+    for earlier, later in pairwise(seen):
+        assert all(a < b for a, b in zip(earlier, later, strict=True)), seen
+    world.finish(query, batches=query.directory.committed + 5)
+
+
+def test_what_a_silent_worker_has_is_not_known_and_not_none() -> None:
+    """Design, section 14: missing metrics read as zero. The controller has never heard of w2."""
+    world = World(workers=2, vnodes=4, instances=1, replication=1, auto_failover=False)
+    warmed_up(world, batches=20)
+    world.kill_controller()
+    world.hosts["w2"].lose()
+    world.start_controller()
+    world.run(3.0)
+    (worker,) = [worker for worker in world.status().workers if worker.id == "w2"]
+    assert worker.free_bytes is None
+    assert not worker.room_low
+    members = [member for group in world.groups().groups for member in group.members]
+    assert {member.worker for member in members} == {"w2"}
+    assert {(m.lag_batches, m.lag_bytes, m.lag_s) for m in members} == {(None, None, None)}

@@ -27,7 +27,7 @@ def most_behind(world: World, query: Query, *, until_batch: int) -> tuple[int, i
     for batch in range(query.directory.committed + 10, until_batch + 1, 10):
         world.until(lambda batch=batch: query.directory.committed >= batch)
         members = [member for group in world.groups().groups for member in group.members]
-        behind = max(behind, *(member.lag_batches for member in members))
+        behind = max(behind, *(member.lag_batches or 0 for member in members))
         log = max(log, *(log_bytes(world, worker) for worker in world.hosts))
     return behind, log
 

@@ -1,5 +1,6 @@
 """Verification and scrub on the real loops: what rots is named, serves nobody and is replaced."""
 
+import errno
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from rhinoctl.protocol import views
 from rhinoctl.protocol.verification import Checked
 from rhinoctl.state.hashing import content_hash
 from rhinoctl.state.manifests import MANIFEST, FileEntry, Identity, Manifest
+from tests.fakes.store import SIZES
 from tests.fakes.world import JOB, World
 from tests.fakes.world_spark import Query
 from tests.scenarios.test_copies import checkpoints, tables, warmed_up
@@ -70,8 +72,12 @@ def mended(world: World) -> Callable[[], bool]:
     return is_mended
 
 
-def test_all_is_whole_and_equal_while_the_job_runs() -> None:
+@pytest.mark.parametrize("refusal", [None, errno.EXDEV], ids=["links", "copies"])
+def test_all_is_whole_and_equal_while_the_job_runs(refusal: int | None) -> None:
+    """T9: also where nothing can be linked the digests are equal."""
     world = World(workers=3, instances=3, replication=1)
+    for host in world.hosts.values():
+        host.disk.link_refusal = refusal
     query = running(world)
     seen = query.directory.committed
     view = verify(world, deep=True)
@@ -243,8 +249,11 @@ def test_a_round_goes_on_over_restarts_while_checkpoints_come_and_go(
 # --- the state -----------------------------------------------------------------------------------
 
 
-def forge(world: World, worker: str, vnode: int, *, readable: bool) -> str:
-    """Another state in the newest checkpoint, of which the manifest says that it is right."""
+def forge(
+    world: World, worker: str, vnode: int, *, readable: bool = True, extra: bytes = b""
+) -> str:
+    """Another state in the newest checkpoint, of which the manifest says that it is right: an
+    `extra` key, or another last byte."""
     disk, newest = world.hosts[worker].disk, checkpoints(world, worker, vnode)[-1]
     identity = Identity(
         cluster=world.cluster, job=world.uid(), operator="a step", vnode=Vnode(vnode)
@@ -252,7 +261,10 @@ def forge(world: World, worker: str, vnode: int, *, readable: bool) -> str:
     manifest = Manifest.decode(disk.read(f"{newest}/{MANIFEST}"), path=newest, expected=identity)
     entry = next(e for e in manifest.files if e.name.endswith(".sst") and e.size)
     data = bytearray(disk.read(f"{newest}/{entry.name}"))
-    data[-1] ^= 1
+    if extra:
+        data += SIZES.pack(len(extra), 1) + extra + b"1"
+    else:
+        data[-1] ^= 1
     name = f"0-{zlib.crc32(data):08x}.sst" if readable else entry.name
     current = bytes(disk.read(f"{newest}/CURRENT")).partition(b"\n")[2]
     listed = current.replace(entry.name.encode(), name.encode())

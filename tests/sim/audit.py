@@ -17,7 +17,7 @@ from rhinoctl.state.spread import SpreadDisk
 from tests.fakes.cluster.invariants import require
 from tests.fakes.disk import FakeDisk
 from tests.fakes.store import FakeStore
-from tests.fakes.world_input import Row, Totals, vnode_of
+from tests.fakes.world_input import Totals, vnode_of
 from tests.fakes.world_store import entries_of
 from tests.fakes.world_windows import WindowedWorkload
 from tests.sim.checkers import Watching
@@ -51,6 +51,7 @@ class Audit:
         self._watching = watching
         self._rotten = rotten
         self._seen: set[tuple[str, str, int]] = set()
+        self._rotted: dict[tuple[WorkerId, Vnode], BatchTime] = {}
         self._windows = isinstance(world.workload, WindowedWorkload)
 
     def look(self) -> None:
@@ -138,11 +139,16 @@ class Audit:
     def _check_log(self, worker: WorkerId, vnode: Vnode, images: list[Image]) -> None:
         """From the newest checkpoint on each decided batch with rows of the vnode is in the log;
         and from the one before, so that it can serve when the newest is bad. An older one is kept
-        for a transfer at most, and one from before the worker was full was perhaps its base."""
+        for a transfer at most, and one from before the worker was full was perhaps its base. Nor
+        does one count from before the last moment at which one was seen to have rotted: when that
+        is set aside, an older one, without a log, takes its place in the row."""
         if any(image.spoilt for image in images):
-            return
-        since = self._full_since(worker, vnode)
+            self._rotted[worker, vnode] = self._watching.decided[-1].time
+        rotted = self._rotted.get((worker, vnode), BASE)
+        since = max(self._full_since(worker, vnode), rotted)
         newest, *older = sorted((image.covers for image in images), reverse=True) or [BASE]
+        if newest < rotted:
+            return
         oldest = min([newest, *(covers for covers in older[:1] if covers >= since)])
         names = self._disk(worker).list(f"{self._root()}/log")
         there = {BatchTime(int(p[1]), int(p[2])) for p in map(SEGMENT.fullmatch, names) if p}
@@ -179,9 +185,7 @@ class Audit:
         """What the inputs up to each of these batches come to, and what they touched last."""
         expected = self._world.workload.expected()
         touched: Touched = {}
-        inputs: dict[BatchTime, list[Row]] = {}
-        for query in self._world.queries:
-            inputs |= query.directory.inputs
+        inputs = self._world.inputs()
         found: dict[BatchTime, tuple[Totals, Touched]] = {}
         for time in sorted({*inputs, *moments}):
             rows = inputs.get(time, [])

@@ -18,7 +18,7 @@ from rhinoctl.protocol.ports import Address
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId
 from tests.fakes.cluster.invariants import require
 from tests.fakes.wire import Request
-from tests.sim.cluster import SimWorld
+from tests.sim.cluster import NEIGHBOUR, SimWorld
 
 AT_ONCE = (m.Fence, m.Open, m.Put, m.Resend, m.Seal)
 """Requests of the batch protocol that are answered in the turn in which they are taken."""
@@ -32,7 +32,7 @@ class Watching:
     """The history of a run as the wire shows it.
 
     `records` are all that were ever sent to be sealed, `decided` those that somebody has acted on
-    as decided, in order. One that is not `watchful` only remembers.
+    as decided, in order, of the world's usual job. One that is not `watchful` only remembers.
     """
 
     def __init__(self, world: SimWorld, *, watchful: bool = True) -> None:
@@ -53,6 +53,8 @@ class Watching:
     def sent(self, request: Request) -> None:
         """A request leaves."""
         message = request.message
+        if self._is_foreign(message):
+            return
         if isinstance(message, m.Put):
             self._note_bodies(message, request.payload)
         elif isinstance(message, m.Seal):
@@ -72,6 +74,8 @@ class Watching:
     def answered(self, request: Request, answer: m.Message) -> None:
         """An answer leaves."""
         asked = request.message
+        if self._is_foreign(asked):
+            return
         if isinstance(answer, m.WorkerReport):
             self._note_report(answer)
         if isinstance(answer, m.Refusal) or not self.watchful:
@@ -86,10 +90,15 @@ class Watching:
             unreleased = answer.covers > self.released and answer.covers.batch >= 0
             require(not unreleased, 14, f"a checkpoint covers {answer.covers}, not released yet")
 
+    def _is_foreign(self, message: m.Message) -> bool:
+        """Whether it is of another job."""
+        return message.header.job.startswith(f"{NEIGHBOUR}-")
+
     def _note_report(self, report: m.WorkerReport) -> None:
-        for job in report.jobs.values():
+        for uid, job in report.jobs.items():
             number = 0 if job.epoch is None else job.epoch.number
-            self.reported[report.worker] = max(self.reported.get(report.worker, 0), number)
+            if not uid.startswith(f"{NEIGHBOUR}-"):
+                self.reported[report.worker] = max(self.reported.get(report.worker, 0), number)
 
     def stepped(self, process: str, step: str, *, after: bool) -> None:
         """A process is about to do something, or has done it."""
@@ -242,7 +251,8 @@ class Watching:
         """Each worker of the epoch of an operation that has just completed has reported it."""
         controller = self._world.controller
         for view in () if controller is None else controller.operation_list().operations:
-            if view.phase is not Phase.COMPLETE or view.id in self._completed:
+            others = view.job == NEIGHBOUR
+            if others or view.phase is not Phase.COMPLETE or view.id in self._completed:
                 continue
             self._completed.add(view.id)
             epoch = self._begun_by(view.marker)

@@ -12,12 +12,14 @@ from random import Random
 from typing import Any, Protocol
 
 from rhinoctl.control.controller import Controller
-from rhinoctl.ids import JobName, JobUid, WorkerId
+from rhinoctl.ids import BASE, BatchTime, JobName, JobUid, WorkerId
 from rhinoctl.protocol.ports import Address, Clock
+from rhinoctl.protocol.records import DecisionRecord
 from tests.fakes.clock import HostClock
+from tests.fakes.store import FakeStore
 from tests.fakes.wire import NOWHERE, Faults
 from tests.fakes.world import JOB, World
-from tests.fakes.world_input import Workload
+from tests.fakes.world_input import Row, Workload
 from tests.fakes.world_process import Process
 from tests.fakes.world_windows import WindowedWorkload
 from tests.sim import faults as f
@@ -29,6 +31,9 @@ STALLS_MAX = 3
 
 LEISURE = 4.0
 
+NEIGHBOUR = JobName("another")
+"""A second job on the same workers, if the plan has one."""
+
 BYTES_EVERY = 8
 """In one of so many seeds messages go over the wire as bytes, as in all other tests; in the others,
 as they are: they are frozen, and packing them would be a third of the work."""
@@ -38,7 +43,9 @@ _UID = re.compile(r"-[0-9a-f]{8}\b")
 
 
 class Watch(WireWatch, Protocol):
-    """Who sees all that happens."""
+    """Who sees all that happens; `decided` are the records that somebody acted on, in order."""
+
+    decided: list[DecisionRecord]
 
     def stepped(self, process: str, step: str, *, after: bool) -> None: ...
 
@@ -59,6 +66,8 @@ class SimWorld(World):
         self._slow: dict[str, tuple[float, float]] = {}
         self._stalled = 0
         self._calls_lost = 0
+        self._stores_lost: list[FakeStore] = []
+        self._asked_status: tuple[Controller | None, Future[Any]] = (None, Future())
         workload = (WindowedWorkload if setup.windows else Workload)(vnodes=VNODES, of=VNODES)
         super().__init__(
             plan.seed,
@@ -105,11 +114,43 @@ class SimWorld(World):
         return future
 
     def controller_store(self) -> list[tuple[bytes, bytes]]:
-        """What the controller has persisted."""
-        return list(self._store.scan())
+        """What the controller has persisted, in stores that were lost, too."""
+        stores = [*self._stores_lost, self._store]
+        return [entry for store in stores for entry in store.scan()]
+
+    def swap_store(self, store: FakeStore | None = None) -> bool:
+        """Whether it was another one."""
+        before = self._store
+        self._stores_lost.append(before)
+        super().swap_store(store)
+        return list(before.scan()) != list(self._store.scan())
+
+    def is_listened_to(self) -> bool:
+        """Whether the controller runs, knows its workers, and none objects to its store."""
+        controller = self.controller
+        if controller is None:
+            return False
+        asked, future = self._asked_status
+        if asked is not controller or future.done():
+            self._asked_status = (controller, self.submit(lambda c: c.status()))
+        return asked is controller and future.done() and not future.result().refused_by
+
+    def inputs(self, job: JobName = JOB) -> dict[BatchTime, list[Row]]:
+        """Also of batches that were decided in a stream that was deleted before they were put out:
+        they are in the state."""
+        found = super().inputs(job)
+        newest = max(found, default=BASE).generation
+        watched = self.watch is not None and job == JOB
+        for record in self.watch.decided if watched else ():
+            time = record.time
+            if record.is_batch and time.generation < newest and time not in found:
+                texts = (record.start_offsets, record.end_offsets)
+                start, end = (int(text.partition("+")[0]) for text in texts)
+                found[time] = self.workload.rows(start, end)
+        return found
 
     def uid(self, job: JobName = JOB) -> JobUid:
-        """There is one job, which is never deleted."""
+        """Jobs are never deleted."""
         return self._uids.get(job) or super().uid(job)
 
     def digest(self) -> str:

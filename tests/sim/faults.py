@@ -149,6 +149,26 @@ class Freeze(Fault):
     for_s: float
 
 
+# --- the controller's store ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoseStore(Fault):
+    """The controller dies, and its store is gone. A person who is told that workers object to the
+    new one recovers it."""
+
+    back_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollBackStore(Fault):
+    """The controller's store is copied; so much later the controller dies, and begins over the
+    copy. As with a lost one, a person recovers it."""
+
+    after_s: float
+    back_s: float
+
+
 # --- disks and clocks ----------------------------------------------------------------------------
 
 
@@ -228,6 +248,14 @@ class LoseCommit(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewStream(Fault):
+    """The driver dies, and the query's directory is deleted. The next run begins a new stream, for
+    which a person binds the job."""
+
+    back_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Idle(Fault):
     """The source has nothing for a while: only the marker stream wakes the query."""
 
@@ -282,6 +310,20 @@ class Abort(Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(Asked):
+    """Of whatever is under way; it is resumed after a while."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revert(Asked):
+    """Of the `nth` newest operation that is complete."""
+
+    nth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetReplication(Asked):
     """To so many copies."""
 
@@ -300,13 +342,14 @@ class Failover(Asked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ambush:
-    """When a process does something whose name begins with `step`, after `skip` other times:
-    before it or, with `after`, once it has done it."""
+    """When a process does something whose name begins with `step` and has `holding` in it, after
+    `skip` other times: before it or, with `after`, once it has done it."""
 
     process: str
     step: str
     after: bool
     skip: int
+    holding: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +365,8 @@ class Planned:
         if lies is None:
             return f"+{self.wait_s:.2f} s {self.fault}"
         where = f"{'after' if lies.after else 'before'} {lies.step!r} number {lies.skip + 1}"
-        return f"+{self.wait_s:.2f} s {self.fault} in ambush {where} of {lies.process}"
+        what = f" with {lies.holding}" if lies.holding else ""
+        return f"+{self.wait_s:.2f} s {self.fault} in ambush {where}{what} of {lies.process}"
 
 
 KINDS: tuple[type[Fault], ...] = tuple(

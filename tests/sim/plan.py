@@ -13,11 +13,12 @@ from tests.sim import faults as f
 VNODES = 8
 FAULTS = (8, 20)
 
-DISKS_EVERY = 5
+DISKS_EVERY = 7
 """In one of so many seeds workers have two disks."""
 
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
+PHASES = ("phase=planned", "phase=warming", "phase=warming", "phase=armed", "phase=armed")
 DRIVER_STEPS = ("plan", "send Put", "send Seal", "send Apply", "staged", "then", "commit")
 ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput", "OfferCheckpoint")
 
@@ -26,7 +27,7 @@ ANSWERED = ("Fence", "Open", "Put", "Seal", "Apply", "Heartbeat", "FetchOutput",
 class Setup:
     """The cluster and its job. Workers have so many `disks`. `outsider` stays dead in the liveness
     phase if there are copies; `rotten` is the worker whose disk may rot; `lost_last` is lost after
-    the judgement."""
+    the judgement. With a `neighbour` there is a second job on the same workers."""
 
     workers: int
     instances: int
@@ -38,6 +39,7 @@ class Setup:
     outsider: str | None = None
     rotten: str | None = None
     lost_last: str | None = None
+    neighbour: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed."""
     chance = Random(f"plan {seed}")
     setup = _setup(chance)
-    if seed % DISKS_EVERY == 1:
+    if seed % DISKS_EVERY == 3:
         setup = replace(setup, disks=2)
     draw = _Draw(chance, setup)
     events = tuple(draw.planned() for _ in range(chance.randint(*FAULTS)))
@@ -99,7 +101,13 @@ def _setup(chance: Random) -> Setup:
         outsider=rotten if rotten and outsider else outsider,
         rotten=rotten,
         lost_last=rotten if rotten and last else last,
+        neighbour=chance.random() < 0.1,
     )
+
+
+def _at_phase(phase: str) -> f.Ambush:
+    """When the next operation has come to a phase."""
+    return f.Ambush(process="controller", step="store.write op/", after=True, skip=0, holding=phase)
 
 
 class _Draw:
@@ -131,8 +139,11 @@ class _Draw:
             (1, self._slow_disk),
             (2, lambda: f.JumpClock(host=self._host(), by_s=chance.choice([-3600, -5, 5, 86400]))),
             (2, lambda: f.TakeOver(zombie_s=chance.uniform(0.1, 3.0))),
+            (1, lambda: f.LoseStore(back_s=self._away())),
+            (2, self._roll_back),
             (1, lambda: f.LoseOffsets(back_s=self._away())),
             (1, lambda: f.LoseCommit(back_s=self._away())),
+            (1, lambda: f.NewStream(back_s=self._away())),
             (1, lambda: f.Idle(for_s=self._a_while())),
         )
         if setup.rotten is not None:
@@ -146,6 +157,8 @@ class _Draw:
             (1, lambda: f.Drain(worker=chance.choice(setup.names))),
             (1, f.Checkpoint),
             (2, f.Abort),
+            (2, lambda: f.Pause(for_s=self._a_while())),
+            (4, lambda: f.Revert(nth=chance.choice([0, 0, 0, 0, 1]))),
             (2, self._set_replication),
             (1, lambda: f.Failover(worker=self._victim())),
         )
@@ -165,8 +178,15 @@ class _Draw:
         group = chance.choice([self._deaths, self._deaths, self._others, self._asked, self._asked])
         fault = chance.choice(group)()
         ambush = None
-        if group is self._deaths and chance.random() < 0.6:
-            ambush = self._ambush(fault)
+        if isinstance(fault, f.RollBackStore):  # something is lost by it
+            skip = chance.choice([0, 0, 1, 3])
+            ambush = f.Ambush(process="controller", step="store.write", after=False, skip=skip)
+        elif isinstance(fault, f.Revert):
+            ambush = _at_phase("phase=complete")
+        elif isinstance(fault, f.Abort | f.Pause) and chance.random() < 0.8:
+            ambush = _at_phase(chance.choice(PHASES))
+        elif group is self._deaths or isinstance(fault, f.LoseStore):
+            ambush = self._ambush(fault) if chance.random() < 0.6 else None
         elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
             ambush = f.Ambush(process="driver", step="commit", after=True, skip=0)
         return f.Planned(wait_s=wait_s, fault=fault, ambush=ambush)
@@ -174,7 +194,7 @@ class _Draw:
     def _ambush(self, fault: f.Fault) -> f.Ambush:
         steps: tuple[str, ...]
         match fault:
-            case f.CrashController() | f.Freeze(process="controller"):
+            case f.CrashController() | f.LoseStore() | f.Freeze(process="controller"):
                 process, steps = "controller", CONTROLLER_STEPS
             case f.CrashDriver() | f.Freeze(process="driver"):
                 process, steps = "driver", DRIVER_STEPS
@@ -227,6 +247,10 @@ class _Draw:
         return self._chance.choice([0.3, 1.0, 4.0, 9.0])
 
     # --- faults ----------------------------------------------------------------------------------
+
+    def _roll_back(self) -> f.Fault:
+        after_s = self._chance.choice([0.3, 1.0, 1.0, 4.0])
+        return f.RollBackStore(after_s=after_s, back_s=self._away())
 
     def _crash_instance(self) -> f.Fault:
         worker = self._chance.choice(self._setup.names)

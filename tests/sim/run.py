@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from tests.sim.audit import Audit
 from tests.sim.checkers import Watching
 from tests.sim.cluster import SimWorld
 from tests.sim.plan import Plan
-from tests.sim.striking import Striking
+from tests.sim.striking import HELP_S, Striking
 
 SAFETY_S = 300.0
 """Virtual seconds in which a plan is carried out: nothing in it waits for the cluster."""
@@ -90,6 +91,7 @@ class Simulation:
     def _liveness(self, striking: Striking) -> None:
         world = self.world
         world.heal()
+        striking.healed = True
         outsider = self._outsider()
         if outsider is not None:
             striking.note(f"{outsider} stays dead")
@@ -97,14 +99,15 @@ class Simulation:
         striking.kill_drivers(besides=striking.query)
         striking.query.idle = False
         striking.revive(besides=outsider)
+        self._is_listened_to(outsider)
         if self._others_are_given_up(outsider):
             outsider = None
             striking.note("so many cannot be lost: it is started, too")
             striking.revive()
         self._goes_on(outsider)
-        for operation in world.controller_views():
-            if operation.phase not in ENDED:
-                world.until_ended(operation.id, within_s=LIVENESS_S)
+        self._is_listened_to(outsider)
+        striking.person.resume()
+        self._operations_end(outsider)
         self._goes_on(outsider)
         self.audit.look()
 
@@ -129,19 +132,51 @@ class Simulation:
             if view.phase not in ENDED
         )
 
+    def _is_listened_to(self, outsider: str | None) -> None:
+        """No worker objects to the controller's store any more, thanks to a person."""
+        self._with_help(self.world.is_listened_to, "a store that all listen to", outsider)
+
+    def _operations_end(self, outsider: str | None) -> None:
+        """All that are under way now; those that a recovery of the store has forgotten have."""
+        views = self.world.controller_views()
+        running = {view.id for view in views if view.phase not in ENDED}
+
+        def ended() -> bool:
+            controller = self.world.controller
+            if controller is None or not running:
+                return not running
+            there = {view.id: view.phase for view in controller.operation_list().operations}
+            return all(there.get(op) in (None, *ENDED) for op in running)
+
+        self._with_help(ended, f"the end of {', '.join(sorted(running))}", outsider)
+
+    def _with_help(self, reached: Callable[[], bool], what: str, outsider: str | None) -> None:
+        """Raises AssertionError if it is not reached in time."""
+        assert self.striking is not None
+        waited = 0.0
+        while not self.world.schedule.run(HELP_S, reached):
+            waited += HELP_S
+            if waited > LIVENESS_S:
+                raise AssertionError(f"{what}: not in {waited:.0f} s")
+            self.striking.help(without=() if outsider is None else (outsider,))
+
     def _goes_on(self, outsider: str | None) -> None:
         """The job commits some batches more; a person is asked where the brakes of failover hold,
         and where offsets were lost."""
         striking, world = self.striking, self.world
         assert striking is not None
-        directory = striking.query.directory
-        wanted = directory.committed + BATCHES
+        queries = [query for query in (striking.query, striking.neighbour) if query is not None]
+        wanted = [(query, query.directory.committed + BATCHES) for query in queries]
         waited = 0.0
-        while not world.schedule.run(PERSON_S, lambda: directory.committed >= wanted):
+
+        def there() -> bool:
+            return all(query.directory.committed >= batch for query, batch in wanted)
+
+        while not world.schedule.run(PERSON_S, there):
             waited += PERSON_S
             if waited > LIVENESS_S:
-                why = striking.query.failures[-3:]
-                raise AssertionError(f"no batch {wanted} in {waited:.0f} s: {why}")
+                why = [(str(q.job), batch, q.failures[-3:]) for q, batch in wanted]
+                raise AssertionError(f"no batches in {waited:.0f} s: {why}")
             striking.repair()
             if outsider is not None:
                 striking.note(f"a person types: failover {outsider}")
@@ -152,6 +187,7 @@ class Simulation:
         last = self.plan.setup.lost_last
         query = striking.query
         world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
+        self._finish_neighbour(striking)
         self.audit.end()
         epoch = world.epoch()
         copies = min(len(epoch.full_holders(Vnode(v))) for v in epoch.vnodes())
@@ -164,6 +200,13 @@ class Simulation:
         query = striking.query
         world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
         self.audit.end()
+
+    def _finish_neighbour(self, striking: Striking) -> None:
+        """The other job is judged by its outcome only."""
+        query = striking.neighbour
+        if query is not None:
+            self.world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
+            striking.neighbour = None
 
 
 def simulate(plan: Plan, *, watchful: bool = True) -> Outcome:

@@ -11,39 +11,78 @@ from rhinoctl.errors import DiskFull, RhinoError
 from rhinoctl.ids import DiskId, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import views
 from rhinoctl.protocol.disks import DiskAction, DiskRequest
-from rhinoctl.protocol.handover import ENDED
+from rhinoctl.protocol.handover import ENDED, Phase
+from tests.fakes.store import FakeStore
 from tests.fakes.world import JOB
 from tests.fakes.world_host import Host
 from tests.fakes.world_process import Killed
-from tests.fakes.world_spark import Query
+from tests.fakes.world_spark import Query, SparkDirectory
 from tests.sim import faults as f
-from tests.sim.cluster import SimWorld
+from tests.sim.cluster import NEIGHBOUR, SimWorld
+from tests.sim.person import Person
 from tests.sim.plan import Plan
 
 RESTART_S = 1.0
 REPAIR_S = 2.0
-"""How often a person looks whether the query is refused for offsets that were lost."""
+"""After which a person looks whether the query is refused for offsets that were lost."""
+
+ASK_S = 0.001
+"""After the step of the controller's at which something is asked for."""
+
+NEIGHBOUR_S = 0.5
+"""The pause between two batches of another job."""
+
+HELP_S = 2.0
+"""How often they look at the controller and at a stream that has not begun."""
 
 
 class Striking:
-    """Carries a plan out. `query` is the newest run of the driver; `done` tells what happened,
-    `rotten` has the inodes of files with a wrong byte, by worker."""
+    """Carries a plan out. `query` is the newest run of the driver, `directory` that of the next
+    one; `done` tells what happened, `rotten` has the inodes of files with a wrong byte, by
+    worker; `person` helps where the design asks for it."""
 
     def __init__(self, world: SimWorld, plan: Plan) -> None:
         self.done: list[str] = []
-        self.over = False
+        self.over = self.healed = False
         self.rotten: set[tuple[str, int]] = set()
         self._world = world
         self._plan = plan
         self._lost_offsets: list[tuple[int, tuple[int, int], int]] = []
         world.mishaps_expected = setup_is_rough(plan)
-        self.query = world.start_query()
+        self.query = self._run_query()
+        self.directory = self.query.directory
+        self.person = Person(world, self.note)
+        self.neighbour = self._start_neighbour() if plan.setup.neighbour else None
         world.uid()  # to be known also when the controller is away
+
+    def _run_query(self, directory: SparkDirectory | None = None, **more: bool) -> Query:
+        query = self._world.start_query(directory, **more)
+        query.trigger_s = self._plan.setup.trigger_s
+        return query
+
+    def _start_neighbour(self) -> Query:
+        """Another job on the same workers, with a slower query that nobody kills."""
+        query = self._world.start_query(job=NEIGHBOUR)
+        query.trigger_s = NEIGHBOUR_S
+        self._world.uid(NEIGHBOUR)
+        return query
 
     def begin(self) -> None:
         """Let the plan be carried out from now on."""
-        wire = self._world.network.wire(None)
+        wire, looks = self._world.network.wire(None), self._world.network.wire(None)
         self._world.schedule.add("the plan", wire, self._fate())
+        self._world.schedule.add("a person", looks, self._help())
+
+    def _help(self) -> Generator[float, None, None]:
+        """A person looks as long as the cluster lives."""
+        while True:
+            yield HELP_S
+            self.help()
+
+    def help(self, without: tuple[str, ...] = ()) -> None:
+        """A person looks at what the cluster asks for; see `Person`."""
+        self.person.recover(*without)
+        self.person.bind(self.directory)
 
     def _fate(self) -> Generator[float, None, None]:
         for planned in self._plan.events:
@@ -64,6 +103,7 @@ class Striking:
             lambda: self._strike(planned.fault, process),
             after=lies.after,
             skip=lies.skip,
+            holding=lies.holding,
         )
 
     def _strike(self, fault: f.Fault, process: str | None = None) -> None:
@@ -74,6 +114,9 @@ class Striking:
             self._crash_instance(fault, process)
         elif isinstance(fault, f.Freeze):
             self._freeze(fault, process)
+        elif process is not None and isinstance(fault, f.Asked):
+            # once the step, in the middle of which the controller is, is over
+            self._world.network.after(ASK_S, lambda: _STRIKES[type(fault)](self, fault))
         else:
             _STRIKES[type(fault)](self, fault)
 
@@ -158,6 +201,22 @@ class Striking:
             except Killed:
                 self._world.kill_controller()
 
+    def _lose_store(self, fault: f.LoseStore) -> None:
+        self._swap_store(fault, fault.back_s, None)
+
+    def _roll_back_store(self, fault: f.RollBackStore) -> None:
+        copy = self._world.copy_store()
+        strike = partial(self._swap_store, fault, fault.back_s, copy)
+        self._world.network.after(fault.after_s, strike)
+
+    def _swap_store(self, fault: f.Fault, back_s: float, store: FakeStore | None) -> None:
+        if self.healed:
+            return
+        self.note(f"     the store is {'lost' if store is None else 'an old copy'} now")
+        if self._world.swap_store(store):
+            self._struck(fault)
+        self._world.network.after(back_s, self._start_controller)
+
     def _crash_driver(self, fault: f.CrashDriver) -> None:
         if self.query.running:
             self.query.kill()
@@ -167,7 +226,7 @@ class Striking:
     def start_driver(self) -> None:
         """The next run of the query, if none runs."""
         if not self.query.running:
-            self.query = self._world.start_query(self.query.directory, settled=False)
+            self.query = self._run_query(self.directory, settled=False)
 
     def _power_loss(self, fault: f.PowerLoss) -> None:
         self._lose_power(fault, fault.workers, fault.back_s, None)
@@ -254,19 +313,19 @@ class Striking:
         zombie = self.query
         if not zombie.running:
             return
-        self.query = self._world.start_query(zombie.directory, takeover=True, settled=False)
+        self.query = self._run_query(self.directory, takeover=True, settled=False)
         self._world.network.after(fault.zombie_s, zombie.kill)
         self._struck(fault)
 
     def kill_drivers(self, besides: Query | None = None) -> None:
         """No run of the query lives on."""
         for query in self._world.queries:
-            if query.running and query is not besides:
+            if query.running and query not in (besides, self.neighbour):
                 query.kill()
 
     def _lose_offsets(self, fault: f.LoseOffsets) -> None:
         self.kill_drivers()
-        directory = self.query.directory
+        directory = self.directory
         lost = directory.lose_offsets()
         if lost is not None:
             self._lost_offsets.append((*lost, directory.marks[lost[0]]))
@@ -277,7 +336,7 @@ class Striking:
     def repair(self) -> None:
         """A person restores the offset log of a query that was refused for its offsets."""
         refused = any("offsets_differ" in failure for failure in self.query.failures)
-        directory = self.query.directory
+        directory = self.directory
         pending = [lost for lost in self._lost_offsets if lost[0] > directory.committed]
         if not refused or not pending:
             return
@@ -293,8 +352,15 @@ class Striking:
 
     def _lose_commit(self, fault: f.LoseCommit) -> None:
         self.kill_drivers()
-        if self.query.directory.lose_commit():
+        if self.directory.lose_commit():
             self._struck(fault)
+        self._world.network.after(fault.back_s, self.start_driver)
+
+    def _new_stream(self, fault: f.NewStream) -> None:
+        self.kill_drivers()
+        self.directory = self._world.new_directory(self.directory.planned_to)
+        self._lost_offsets.clear()
+        self._struck(fault)
         self._world.network.after(fault.back_s, self.start_driver)
 
     def _idle(self, fault: f.Idle) -> None:
@@ -356,6 +422,21 @@ class Striking:
             if view.phase not in ENDED:
                 self.ask(fault, partial(Controller.abort, op=view.id, request=request))
 
+    def _pause(self, fault: f.Pause) -> None:
+        controller = self._world.controller
+        for view in () if controller is None else controller.operation_list().operations:
+            if view.phase not in ENDED:
+                self.ask(fault, partial(Controller.pause, op=view.id))
+        self._world.network.after(fault.for_s, self.person.resume)
+
+    def _revert(self, fault: f.Revert) -> None:
+        controller = self._world.controller
+        listed = () if controller is None else controller.operation_list().operations
+        complete = [view.id for view in listed if view.phase is Phase.COMPLETE]
+        if fault.nth < len(complete):
+            again = partial(Controller.revert, op=complete[fault.nth])
+            self.ask(fault, partial(again, request=views.RevertRequest()))
+
     def _set_replication(self, fault: f.SetReplication) -> None:
         request = views.SetJob(replication=fault.replication)
         self.ask(fault, lambda c: c.set_job(JOB, request))
@@ -397,8 +478,11 @@ _STRIKES: dict[type[f.Fault], Callable[[Striking, Any], None]] = {
     f.RetireDisk: Striking._retire_disk,
     f.JumpClock: Striking._jump_clock,
     f.TakeOver: Striking._take_over,
+    f.LoseStore: Striking._lose_store,
+    f.RollBackStore: Striking._roll_back_store,
     f.LoseOffsets: Striking._lose_offsets,
     f.LoseCommit: Striking._lose_commit,
+    f.NewStream: Striking._new_stream,
     f.Idle: Striking._idle,
     f.Handover: Striking._handover,
     f.Rescale: Striking._rescale,
@@ -406,6 +490,8 @@ _STRIKES: dict[type[f.Fault], Callable[[Striking, Any], None]] = {
     f.Drain: Striking._drain,
     f.Checkpoint: Striking._checkpoint,
     f.Abort: Striking._abort,
+    f.Pause: Striking._pause,
+    f.Revert: Striking._revert,
     f.SetReplication: Striking._set_replication,
     f.Failover: Striking.fail_over,
 }

@@ -397,6 +397,7 @@ def files_of_the_repository() -> tuple[str, ...]:
     return tuple(name for name in names if (ROOT / name).is_file())
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.slow  # `make check` runs it; the tests are shared out by this order
 def test_tests_are_collected_in_one_order() -> None:
     """Cases taken from a set come in another order in each process, and two workers disagree."""

@@ -87,6 +87,16 @@ def test_the_copy_that_is_the_least_behind_inherits() -> None:
     assert plan.heirs == {V0: I2}
 
 
+def test_a_copy_of_which_nothing_is_known_is_not_the_least_behind() -> None:
+    """Design, section 14: missing metrics read as zero."""
+    before = epoch(THREE, ((I0, "w2 w3"), (I1, ""), (I2, "")))
+    for told, other in ((W2, W3), (W3, W2)):
+        plan = plan_cut(before, GivenUp(workers=frozenset({W1})), behind={(told, V0): 500})
+        assert plan.epoch is not None
+        assert plan.epoch.owner_worker(V0) == told
+        assert other in plan.epoch.full_holders(V0)
+
+
 def test_a_worker_without_an_instance_gets_one() -> None:
     before = epoch({I0: W1}, ((I0, "w2"),))
     plan = plan_cut(before, GivenUp(workers=frozenset({W1})))

@@ -1,6 +1,7 @@
 """The checkpoints of one vnode, over the fake disk and the real one."""
 
 import errno
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -224,6 +225,21 @@ def test_after_a_power_loss_a_checkpoint_is_complete_or_not_there(seed: int) -> 
     assert again.damaged == {}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_loss_leaves_no_half_of_what_was_removed_with_its_vnode(seed: int) -> None:
+    """A manifest without its files would be taken for a copy when the vnode comes again."""
+    disk = FakeDisk()
+    checkpoints = loaded(disk)
+    for batch in (1, 2):
+        take(checkpoints, disk, batch, {f"{batch}.sst": SST, "CURRENT": b"m"})
+    checkpoints.remove()
+    assert disk.list("ckpt") == []
+    disk.crash(random.Random(seed))
+    again = loaded(disk)
+    for manifest in again.complete():
+        finish(again.verify(manifest.checkpoint_id, Level.HASHES))
+
+
 # --- verified -------------------------------------------------------------------------------------
 
 
@@ -385,6 +401,42 @@ def test_where_links_are_refused_copies_are_hashed(number: int) -> None:
     assert sum(target.adopt(manifest)) == len(SST)
     finish(target.verify("c2", Level.HASHES))
     assert disk.copies == 1
+
+
+@pytest.mark.parametrize("linked", [True, False], ids=["links", "copies"])
+def test_files_and_directories_are_synced_before_a_checkpoint_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """T9: by the system calls of a real disk. The name itself is durable on return."""
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+    disk = LocalDisk(str(tmp_path), link=os.link if linked else refuse)
+    origin, target = loaded(disk, "w1/7"), loaded(disk, "w2/7")
+    copy_over(origin, disk, target, take(origin, disk, 1, {"1.sst": SST}))
+    manifest = take(origin, disk, 2, {"1.sst": SST, "2.sst": b"new"})
+    done: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def noted_rename(source: str, destination: str) -> None:
+        rename(source, destination)
+        done.append(("rename", destination))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    copy_over(origin, disk, target, manifest)
+    named = done.index(("rename", str(tmp_path / "w2/7/c2")))
+    before = {path for what, path in done[:named] if what == "sync"}
+    making = tmp_path / "w2/7/c2.tmp"
+    fresh = {"2.sst", "stamps.json"} if linked else {"1.sst", "2.sst", "stamps.json"}
+    assert {str(making), *(str(making / name) for name in fresh)} <= before
+    assert any(path.startswith(f"{making}/.manifest.json.") for path in before)
+    assert ("sync", str(tmp_path / "w2/7")) in done[named:]
 
 
 # --- kept -----------------------------------------------------------------------------------------

@@ -83,6 +83,92 @@ def test_a_refused_link_is_copied(tmp_path: Path) -> None:
     stores.close()
 
 
+REFUSED = """
+import ctypes, os, platform, struct, sys
+from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.state.digests import logical_digest
+from rhinoctl.state.rocks import RocksImage, RocksStores
+
+def refuse_links(number):
+    "From now on the kernel refuses this thread every hard link, whoever in the process asks."
+    calls = {"x86_64": (86, 265), "aarch64": (37,)}[platform.machine()]
+    lines = [(0x20, 0, 0, 0)]  # load the number of the system call
+    lines += [(0x15, len(calls) - n, 0, call) for n, call in enumerate(calls)]
+    lines += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050000 | number)]  # allow, or the error
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    head = ctypes.create_string_buffer(struct.pack("HP", len(lines), ctypes.addressof(program)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.c_void_p(ctypes.addressof(head)), 0, 0):
+        raise SystemExit("no seccomp here")
+
+stores = RocksStores()
+live = stores.open(sys.argv[1] + "/live")
+for start in range(0, 3000, 1000):
+    keys = [b"%06d" % n for n in range(start, start + 1000)]
+    live.write(WriteBatch(keys, keys))
+    live.flush()
+live.checkpoint(sys.argv[1] + "/linked")
+refuse_links(int(sys.argv[2]))
+live.checkpoint(sys.argv[1] + "/image")
+live.write(WriteBatch([b"later"], [b"1"]))
+live.checkpoint(sys.argv[1] + "/later")
+moved = [stores.open(sys.argv[1] + "/from-" + n, base=sys.argv[1] + "/" + n)
+         for n in ("image", "later")]
+print([len(list(store.scan())) for store in (live, *moved)])
+links = {name: {os.stat(entry).st_nlink for entry in os.scandir(sys.argv[1] + "/" + name)}
+         for name in ("image", "later", "from-image")}
+print(links)
+digests = []
+for name in ("linked", "image"):
+    with RocksImage(sys.argv[1] + "/" + name) as image:
+        digests.append(logical_digest(image.scan()))
+print(digests[0] == digests[1], digests[0].entries)
+stores.close()
+"""
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_where_nothing_can_be_linked_all_is_copied(tmp_path: Path, number: int) -> None:
+    """T9: RocksDB copies by itself for two of the refusals only, and gives up for the others. The
+    digests are those of an image with links."""
+    command = [sys.executable, "-c", REFUSED, str(tmp_path), str(number)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    copied = "{'image': {1}, 'later': {1}, 'from-image': {1}}"
+    assert run.stdout == f"[3001, 3000, 3001]\n{copied}\nTrue 3000\n", run.stderr
+
+
+def filled_up(path: Path, links: Path) -> bool:
+    """Link a file until the file system refuses; False if it goes on and on."""
+    links.mkdir()
+    for number in range(70_000):
+        try:
+            os.link(path, links / str(number))
+        except OSError as refusal:
+            if refusal.errno != errno.EMLINK:
+                raise
+            return True
+    return False
+
+
+def test_a_table_with_too_many_links_is_copied_alone(stores: RocksStores, tmp_path: Path) -> None:
+    """T9: EMLINK, as ext4 says it at 65,000 links. The database goes on, and so do checkpoints."""
+    live = stores.open(str(tmp_path / "live"))
+    for start in (0, 1000):
+        fill(live, start, start + 1000)
+        live.flush()
+    full, other = sorted((tmp_path / "live").glob("*.sst"))
+    if not filled_up(full, tmp_path / "links"):
+        pytest.skip("this file system has no such bound")
+    for checkpoint in ("one", "two"):
+        live.checkpoint(str(tmp_path / checkpoint))
+        assert (tmp_path / checkpoint / full.name).read_bytes() == full.read_bytes()
+        assert not (tmp_path / checkpoint / full.name).samefile(full)
+        assert (tmp_path / checkpoint / other.name).samefile(other)
+    fill(live, 2000, 3000)
+    assert len(list(live.scan())) == 3000
+    assert len(list(stores.open(str(tmp_path / "next"), base=str(tmp_path / "two")).scan())) == 2000
+
+
 def break_nothing_there(base: Path) -> None:
     for path in base.iterdir():
         path.unlink()
