@@ -20,6 +20,27 @@ def _count(what: str, least: int, most: int, text: str) -> typer.models.OptionIn
     return option
 
 
+ReplayTarget = Annotated[
+    float | None,
+    typer.Option(
+        "--replay-target-s",
+        metavar="S",
+        min=0.1,
+        max=3600,
+        help="What an instance that starts anew may take to catch up. Default: 1.",
+    ),
+]
+Lease = Annotated[
+    float | None,
+    typer.Option(
+        "--lease-s",
+        metavar="S",
+        min=0.5,
+        max=3600,
+        help="Silence after which a worker is lost. Default: 5.",
+    ),
+]
+
 REFUSED = "it runs already; directory or port refused"
 
 
@@ -45,26 +66,8 @@ def up(
     buffer_mb: Annotated[
         int | None, _count("--buffer-mb", 1, 1 << 20, "Write buffers of an instance. Default: 64.")
     ] = None,
-    replay_target_s: Annotated[
-        float | None,
-        typer.Option(
-            "--replay-target-s",
-            metavar="S",
-            min=0.1,
-            max=3600,
-            help="What an instance that starts anew may take to catch up. Default: 1.",
-        ),
-    ] = None,
-    lease_s: Annotated[
-        float | None,
-        typer.Option(
-            "--lease-s",
-            metavar="S",
-            min=0.5,
-            max=3600,
-            help="Silence after which a worker is lost. Default: 5.",
-        ),
-    ] = None,
+    replay_target_s: ReplayTarget = None,
+    lease_s: Lease = None,
     replication_mb_s: Annotated[
         int | None,
         _count("--replication-mb-s", 0, 1 << 20, "Bound on the fetching of copies. 0: none."),
