@@ -23,7 +23,7 @@ def left_behind(world: World, worker: str) -> list[str]:
     return [name for name in found if "." in name]
 
 
-@pytest.mark.parametrize("chunks", [0, 1, 3])
+@pytest.mark.parametrize("chunks", [*(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1)), 3])
 def test_an_abort_while_copying_leaves_no_partial_files(chunks: int) -> None:
     world = World(workers=3)
     query = world.start_query()
@@ -212,7 +212,10 @@ def test_an_abort_whose_controller_dies_ends_all_the_same(phase: str, after: boo
         assert world.operation(operation).phase is Phase.ABORTED
 
 
-@pytest.mark.parametrize("victim", ["origin", "target", "driver", "store"])
+@pytest.mark.parametrize(
+    "victim",
+    ["target", "store", *(pytest.param(v, marks=pytest.mark.slow) for v in ("origin", "driver"))],
+)
 def test_an_abort_that_meets_another_fault_ends(victim: str) -> None:
     """Design, section 14: a rollback that fails itself."""
     world = World(workers=2)

@@ -106,6 +106,7 @@ def test_the_owners_log_waits_for_the_chain() -> None:
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_a_chain_that_does_not_acknowledge_is_offered_the_newest_later() -> None:
     """Invariant 12: a chain is deaf for a while; its tail gets the newest copies after it."""
     world = World(workers=3, instances=1, replication=2)

@@ -91,7 +91,9 @@ def test_all_is_whole_and_equal_while_the_job_runs(refusal: int | None) -> None:
     world.finish(query, batches=query.directory.committed + 5)
 
 
-@pytest.mark.parametrize("whose", ["the owner's", "a member's"])
+@pytest.mark.parametrize(
+    "whose", ["a member's", pytest.param("the owner's", marks=pytest.mark.slow)]
+)
 def test_a_flipped_byte_is_named_and_mended(whose: str) -> None:
     world = World(workers=3, vnodes=4, replication=2)
     query = running(world)
@@ -224,6 +226,7 @@ def test_two_who_ask_for_the_same_share_a_round_and_others_are_told_to_wait(
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_a_round_goes_on_over_restarts_while_checkpoints_come_and_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -282,7 +285,7 @@ def forge(
     return manifest.checkpoint_id
 
 
-@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("readable", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_state_that_is_wrong_although_its_files_are_as_written(readable: bool) -> None:
     world = World(workers=2, vnodes=4, instances=1, replication=1)
     query = running(world)
