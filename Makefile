@@ -39,9 +39,10 @@ e2e-short: setup  ## the part of the end-to-end tests that CI runs: real process
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
 	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash
 
-sim: setup  ## break a simulated cluster: SEEDS=200, SEEDS=0:200, SECONDS=180, SEED=17 [SHRINK=1]; JOBS=2
+sim: setup  ## break a simulated cluster: SEEDS=200, SEEDS=0:200, SECONDS=180 [FIRST=7], SEED=17 [SHRINK=1]; JOBS=2
 	$(BIN)/python -m tests.sim $(if $(SEEDS),--seeds $(SEEDS)) \
-	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST)) \
+	    $(if $(SEED),--seed $(SEED)) \
 	    $(if $(WITHOUT),--without $(WITHOUT)) $(if $(SHRINK),--shrink) $(if $(BUG),--bug $(BUG)) \
 	    $(if $(JOBS),--jobs $(JOBS))
 

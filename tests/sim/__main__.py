@@ -54,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
     parser.add_argument("--seeds", help="how many new ones, or FIRST:LAST+1")
     parser.add_argument("--seconds", type=float, help="as many new ones as fit")
+    parser.add_argument("--first", type=int, help="the first new one; default: by the clock")
     parser.add_argument("--seed", type=int, help="one, told in full")
     parser.add_argument("--without", type=_numbers, default=(), help="faults to leave out: 0,3,4")
     parser.add_argument("--shrink", action="store_true", help="look for the fewest faults")
@@ -72,7 +73,9 @@ def _seeds(given: argparse.Namespace) -> tuple[Iterable[int], float]:
     first, colon, last = (given.seeds or "").partition(":")
     if colon:
         return range(int(first), int(last)), float("inf")
-    base = time.time_ns() // 1000 % 1_000_000_000
+    base = given.first
+    if base is None:
+        base = time.time_ns() // 1000 % 1_000_000_000
     if given.seconds is not None:
         print(f"new seeds from {base} on, for {given.seconds:.0f} s", flush=True)
         return range(base, sys.maxsize), time.monotonic() + given.seconds
