@@ -125,7 +125,7 @@ class MissingJava(Refused):
 
 
 class UnsupportedOperator(Refused):
-    """A column, type or aggregate that an operator cannot hold; names the column."""
+    """A column, type, aggregate or value that an operator cannot hold; names the column."""
 
     code = "unsupported-operator"
 

@@ -160,6 +160,11 @@ def declared(aggregates: Mapping[str, str | Sequence[str]]) -> tuple[Aggregate, 
             "an operator needs at least one aggregate",
             remedy='give aggregates={"n": "count"}',
         )
+    if not isinstance(aggregates, Mapping):
+        raise UsageError(
+            f"aggregates={aggregates!r} does not give each aggregate a name",
+            remedy='give aggregates={"n": "count"}',
+        )
     return tuple(_declared(name, form) for name, form in aggregates.items())
 
 
@@ -174,6 +179,10 @@ def _declared(name: str, form: str | Sequence[str]) -> Aggregate:
                 f"aggregate '{name}': {form!r} is not a function, nor a function and a column",
                 remedy=f'write "{name}": "count" or "{name}": ("sum", COLUMN)',
             )
+    if not isinstance(name, str):
+        raise UsageError(
+            f"aggregates: the name {name!r} is not text", remedy='write "NAME": "count"'
+        )
     if not name:
         raise UsageError(
             f"the aggregate {function} has an empty name", remedy='write "NAME": "count"'

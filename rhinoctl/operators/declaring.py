@@ -1,6 +1,7 @@
 """What declarations of operators have in common: keys, columns and their types, checked early."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,11 +16,32 @@ def declared_keys(keys: Sequence[str]) -> tuple[str, ...]:
         keys = [keys]
     if not keys:
         raise UsageError("an operator needs at least one key", remedy='give keys=["COLUMN"]')
-    if len(set(keys)) != len(keys):
-        raise UsageError(f"a key occurs twice in {list(keys)}", remedy="name each key once")
-    for key in keys:
-        refuse_reserved(key)
-    return tuple(keys)
+    names = declared_columns(keys, "keys")
+    if len(set(names)) != len(names):
+        raise UsageError(f"a key occurs twice in {list(names)}", remedy="name each key once")
+    return names
+
+
+def declared_columns(columns: Any, argument: str) -> tuple[str, ...]:
+    """The names of columns that an argument gives. Raises UsageError, naming it."""
+    if not isinstance(columns, Iterable):
+        raise UsageError(
+            f"{argument}={columns!r} is not a list of columns",
+            remedy=f'give {argument}=["COLUMN"]',
+        )
+    given = tuple(columns)
+    return tuple(declared_column(each, f"{argument}={list(given)!r}") for each in given)
+
+
+def declared_column(column: Any, what: str) -> str:
+    """The name of a column; `what` is where it was given. Raises UsageError."""
+    if not isinstance(column, str) or not column:
+        raise UsageError(
+            f"{what}: {column!r} is not the name of a column",
+            remedy="give the name of a column as text",
+        )
+    refuse_reserved(column)
+    return column
 
 
 def refuse_reserved(column: str) -> None:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from rhinoctl.errors import UnsupportedOperator, UsageError
 from rhinoctl.operators.arrow_types import (
+    Column,
     comparable_type,
     from_comparable,
     is_bytes,
@@ -44,10 +45,11 @@ from rhinoctl.operators.base import (
     Slice,
 )
 from rhinoctl.operators.chunks import ChunkCodec
-from rhinoctl.operators.declaring import declared_keys, found, held, refuse_reserved
+from rhinoctl.operators.declaring import declared_columns, declared_keys, found, held
 from rhinoctl.operators.event_time import (
     declared_delay,
     declared_length,
+    declared_time,
     time_type,
     window_column,
     window_type,
@@ -57,6 +59,7 @@ from rhinoctl.operators.join_state import SIDES, Headers, JoinState, SideRows, s
 from rhinoctl.operators.keys import KeyCodec
 from rhinoctl.operators.pairing import distinct, pairs
 from rhinoctl.operators.table import KeyRows, runs_of
+from rhinoctl.operators.windows import Panes
 from rhinoctl.protocol.ports import Store
 
 NAMES = ("left", "right")
@@ -130,7 +133,7 @@ class WindowJoin(Operator):
                 f"select={select!r} does not say of which side the columns are",
                 remedy='give select={"left": […], "right": […]}',
             )
-        times = _by_side("time", time, _declared_time)
+        times = _by_side("time", time, declared_time)
         delays = _by_side("watermark", watermark, declared_delay)
         selected = _by_side("select", select, _declared_columns)
         sides = tuple(map(JoinSide, NAMES, key_names, times, delays, selected))
@@ -201,6 +204,7 @@ class BoundWindowJoin(BoundOperator):
         self.operator: WindowJoin = operator
         self._types = dict(types)
         self._times = [side.path(side.time) for side in operator.sides]
+        self._bounds = Panes(operator.window_us, operator.window_us).bounds()
         self._selected = [side.paths(side.select) for side in operator.sides]
         self.delays_ms = tuple(side.delay_us // US for side in operator.sides)
         key_types = [types[left] for left, _ in operator.key_columns()]
@@ -234,6 +238,8 @@ class BoundWindowJoin(BoundOperator):
     def pre_aggregate(self, table: pa.Table) -> pa.Table:
         """The rows that can match; which of them are late is known in the instance only."""
         check_frame(table.schema, self._types)
+        for path, may_match in self._matchable_times(table):
+            self._bounds.check(path, may_match)
         left, right = (solid(table[path]) for path in self._times)
         is_left = left.is_valid()
         times = pc.coalesce(left, right)
@@ -259,14 +265,17 @@ class BoundWindowJoin(BoundOperator):
     def event_times(self, table: pa.Table) -> tuple[int | None, ...]:
         """Of rows that may match: Spark drops rows with a null key before it looks at their time,
         so that they do not raise the watermark."""
-        greatest = []
+        greatest = [pc.max(times).as_py() for _, times in self._matchable_times(table)]
+        return tuple(None if time is None else time // US for time in greatest)
+
+    def _matchable_times(self, table: pa.Table) -> Iterator[tuple[str, Column]]:
+        """The time column of each side, and its times as integers where no key is null."""
         for side, path in zip(self.operator.sides, self._times, strict=True):
             times = table[path].cast(pa.int64())
             for key in side.paths(side.keys):
                 if table[key].null_count:
                     times = pc.if_else(table[key].is_valid(), times, None)
-            greatest.append(pc.max(times).as_py())
-        return tuple(None if time is None else time // US for time in greatest)
+            yield path, times
 
     # --- the instance's side ---------------------------------------------------------------------
 
@@ -382,13 +391,6 @@ def _by_side(what: str, given: Any, declared: Callable[[Any], Any]) -> tuple[Any
     return left, right
 
 
-def _declared_time(column: Any) -> str:
-    if not isinstance(column, str) or not column:
-        raise UsageError(f"time={column!r} is not a column", remedy='give time="COLUMN"')
-    refuse_reserved(column)
-    return column
-
-
 def _declared_columns(columns: Any) -> tuple[str, ...]:
     columns = [columns] if isinstance(columns, str) else columns
     if not columns:
@@ -396,9 +398,7 @@ def _declared_columns(columns: Any) -> tuple[str, ...]:
             "a join needs at least one column of each side in select=",
             remedy="select a key column of the side that has nothing else to say",
         )
-    for column in columns:
-        refuse_reserved(column)
-    return tuple(columns)
+    return declared_columns(columns, "select")
 
 
 def _check_names(selected: Sequence[Sequence[str]]) -> None:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from rhinoctl import limits
 from rhinoctl.errors import UsageError
 from rhinoctl.ids import Vnode
-from rhinoctl.operators.aggregates import Aggregate, declared
+from rhinoctl.operators.aggregates import LONG_MAX, Aggregate, declared
 from rhinoctl.operators.arrow_types import solid, type_name, values_of
 from rhinoctl.operators.base import (
     CACHE_BYTES,
@@ -47,16 +47,18 @@ from rhinoctl.operators.declaring import (
     column_types,
     declared_keys,
     found,
-    refuse_reserved,
 )
 from rhinoctl.operators.event_time import (
+    TimeBounds,
     declared_delay,
     declared_length,
+    declared_time,
     time_type,
     window_column,
     window_type,
 )
 from rhinoctl.operators.grouped import GROUP_BITS, PANE, PLACE, Grouping
+from rhinoctl.operators.keys import TIME_MAX
 from rhinoctl.operators.table import KeyRows, StateTable, runs_of, scanned
 from rhinoctl.protocol.ports import Store
 from rhinoctl.protocol.records import Watermarks
@@ -105,6 +107,15 @@ class Panes:
         reach = self.window - self.length
         return np.arange(-reach, reach + 1, self.length)
 
+    def bounds(self) -> TimeBounds:
+        """The times whose panes, and those of the windows that they are in, keys can hold, and
+        whose windows end within the range of long."""
+        reach = self.window - self.length
+        last = min(TIME_MAX - reach, LONG_MAX - self.window) // self.length * self.length
+        before = self.window + self.slide if reach else 0
+        first = (2**63 - before) // self.length * -self.length
+        return TimeBounds(first, last + self.length - 1)
+
     def first_window_after(self, watermark: int) -> int:
         """The start of the first window that ends after a watermark."""
         return ((watermark - self.window) // self.slide + 1) * self.slide
@@ -151,7 +162,7 @@ class WindowAggregate(Operator):
         delay_us = None if watermark is None else declared_delay(watermark)
         fields = {
             "keys": declared_keys(keys),
-            "time": time,
+            "time": declared_time(time),
             "window_us": window_us,
             "slide_us": slide_us,
             "delay_us": delay_us,
@@ -162,7 +173,6 @@ class WindowAggregate(Operator):
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         check_names(self.keys, self.aggregates)
-        refuse_reserved(time)
         self._check()
 
     def _check(self) -> None:
@@ -252,6 +262,7 @@ class BoundWindowAggregate(BoundOperator):
         self._types = dict(types)
         self._time = types[operator.time]
         self._panes = Panes(operator.window_us, operator.slide_us)
+        self._bounds = self._panes.bounds()
         self._grouping = Grouping(
             operator.keys, operator.aggregates, types, ansi=operator.ansi, timed=True
         )
@@ -279,6 +290,7 @@ class BoundWindowAggregate(BoundOperator):
         if times.null_count:
             table = table.filter(times.is_valid())
             times = table[self.operator.time]
+        self._bounds.check(self.operator.time, times)
         panes = self._panes.starts(values_of(solid(times)))
         return self._grouping.folded_rows(table, pa.array(panes))
 
@@ -357,10 +369,10 @@ class BoundWindowAggregate(BoundOperator):
         both = pa.concat_tables(
             [old.append_column(NEW, mark), folded.select(old.column_names).append_column(NEW, new)]
         )
-        first = -(2**62)
+        first = -LONG_MAX - 1
         if self.delays_ms:
             first = self._panes.first_window_after(marks.late_ms * 1000)
-        windows = self._in_windows(both, first, 2**62)
+        windows = self._in_windows(both, first, LONG_MAX)
         by = [PLACE, WINDOW, *self._grouping.keys]
         whole = self._grouping.fold(windows, by, [NEW])
         return whole.filter(pc.equal(whole[NEW], 1)).drop_columns([NEW])

@@ -3,6 +3,7 @@
 A task is a *channel*. It takes its rows as Arrow, pre-aggregates them, sorts them by vnode, and
 pushes once per worker (design, section 4, step 2). A push that fails is told in the receipt, not
 raised: `local[N]` never retries a task, and the whole batch is staged anew in the next attempt.
+Rows that the operator refuses are told, too, and the driver raises its error: nothing is sealed.
 
 A small batch is gathered in the driver and pushed from there, as one channel
 (`rhinoctl.spark.gather`).
@@ -24,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
+from rhinoctl.errors import RhinoError, leaves
 from rhinoctl.ids import KEY_GROUPS
 from rhinoctl.operators import bound_from_json
 from rhinoctl.operators.base import KEY_GROUP, BoundOperator, Operator
@@ -38,6 +40,9 @@ from rhinoctl.wire.secret import Secret
 
 RECEIPT = "receipt string"
 """The schema of what a task returns: one JSON text."""
+
+REFUSAL = "refusal"
+"""In a task's text, the error of ours that its rows met."""
 
 PLAN = "rhino.stage"
 """The local property that has the batch's plan."""
@@ -92,6 +97,7 @@ class Staging:
         receipts, failures, rows, size = [], [], 0, 0
         for row in DataFrame(mapped, session).collect():
             told = json.loads(row.receipt)
+            raise_refusal(told)
             failures += told["failures"]
             rows, size = rows + told["rows"], size + told["size"]
             receipts.append(codec.from_json(batches.Receipt, told["receipt"]))
@@ -134,24 +140,36 @@ def pusher(spec: str, token: Secret, names: tuple[str, ...]) -> Push:
         plan = codec.from_json(StagePlan, json.loads(context.getLocalProperty(PLAN) or "null"))
         pieces = [piece.rename_columns([KEY_GROUP, *names]) for piece in source]
         table = pa.Table.from_batches(pieces) if pieces else None
-        receipt, failures = push_rows(
-            plan,
-            _bound(spec),
-            table,
-            token=token,
-            channel=context.partitionId(),
-            task_attempt=context.taskAttemptId(),
-            each=together,
-        )
-        told = {
-            "receipt": codec.to_json(receipt),
-            "failures": failures,
-            "rows": 0 if table is None else table.num_rows,
-            "size": 0 if table is None else table.nbytes,
-        }
+        try:
+            receipt, failures = push_rows(
+                plan,
+                _bound(spec),
+                table,
+                token=token,
+                channel=context.partitionId(),
+                task_attempt=context.taskAttemptId(),
+                each=together,
+            )
+        except RhinoError as fault:
+            told = {REFUSAL: [fault.code, fault.message, fault.remedy]}
+        else:
+            told = {
+                "receipt": codec.to_json(receipt),
+                "failures": failures,
+                "rows": 0 if table is None else table.num_rows,
+                "size": 0 if table is None else table.nbytes,
+            }
         yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(told)]})
 
     return push
+
+
+def raise_refusal(told: dict[str, Any]) -> None:
+    """Raise in the driver what a task has told instead of its receipt."""
+    if REFUSAL in told:
+        code, message, remedy = told[REFUSAL]
+        kinds = {kind.code: kind for kind in leaves()}
+        raise kinds[code](message, remedy=remedy)
 
 
 @lru_cache(maxsize=8)

@@ -104,6 +104,12 @@ def test_schemas() -> None:
         (["a"], {"": "count"}, "name"),
         (["a"], {"a": "count"}, "'a'"),
         (["a"], {"n": ("sum", "__p0")}, "'__p0'"),
+        ([1], {"n": "count"}, r"keys=\[1\]"),
+        (["a", ["b"]], {"n": "count"}, r"keys=.*\['b'\]"),
+        ([""], {"n": "count"}, r"keys=\[''\]"),
+        (7, {"n": "count"}, "keys=7"),
+        (["a"], [("n", "count")], r"aggregates=\[\('n', 'count'\)\]"),
+        (["a"], {1: "count"}, "aggregates: the name 1"),
     ],
 )
 def test_a_wrong_declaration_names_the_object(

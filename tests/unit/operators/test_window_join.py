@@ -18,6 +18,7 @@ from rhinoctl.errors import (
 from rhinoctl.ids import BASE, Vnode
 from rhinoctl.operators import BatchContext, WindowJoin, bound_from_json, from_spec
 from rhinoctl.operators.join import BoundWindowJoin
+from rhinoctl.operators.windows import Panes
 from rhinoctl.protocol.records import Watermarks
 from tests.unit.operators.driving import Instance, routed
 from tests.unit.operators.joining import Row, at, frame, listed
@@ -362,3 +363,23 @@ def test_a_detached_vnode_leaves_nothing(bound: BoundWindowJoin) -> None:
     assert instance.held.vnodes == frozenset()
     instance.held.attach(Vnode(0), instance.stores[Vnode(0)])
     assert instance.batch(auction(1, 1)) == []
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_time_that_no_state_holds_is_refused_where_it_is_staged(
+    bound: BoundWindowJoin, side: int
+) -> None:
+    def table(time_us: int, key: int | None) -> pa.Table:
+        rows = frame(JOIN, SCHEMA, [(person, auction)[side](key, 0)])
+        name = ("left.time", "right.time")[side]
+        times = pa.array([time_us], pa.int64()).cast(SCHEMA.field(name).type)
+        return rows.set_column(rows.column_names.index(name), name, times)
+
+    far = 9_223_372_036_850_000_000
+    with pytest.raises(UnsupportedOperator, match=f"'{('left', 'right')[side]}.time'"):
+        bound.pre_aggregate(table(far, 1))
+    assert bound.pre_aggregate(table(far, None)).num_rows == 0, "it matches nothing"
+    last = Panes(JOIN.window_us, JOIN.window_us).bounds().greatest
+    Instance(bound, 2).run([table(last, 1)])
+    with pytest.raises(UnsupportedOperator):
+        bound.pre_aggregate(table(last + 1, 1))

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rhinoctl.errors import MissingColumn, UnsupportedOperator, UsageError
-from rhinoctl.operators import ArithmeticOverflow, WindowAggregate, from_spec
+from rhinoctl.operators import Applied, ArithmeticOverflow, WindowAggregate, from_spec
 from rhinoctl.operators.windows import Panes
 from rhinoctl.protocol.records import Watermarks
 from tests.unit.operators.driving import Instance, routed, with_key_group
@@ -69,6 +71,11 @@ def run(instance: Instance, table: pa.Table, watermarks: Watermarks) -> dict[Any
         ({"aggregates": {"window": "count"}}, "an aggregate is named .window."),
         ({"keys": []}, "key"),
         ({"time": "__at"}, "__at"),
+        ({"time": None}, "time=None"),
+        ({"time": ["at"]}, r"time=\['at'\]"),
+        ({"time": ""}, "time=''"),
+        ({"keys": [1]}, r"keys=\[1\]"),
+        ({"aggregates": [("n", "count")]}, "aggregates="),
     ],
 )
 def test_what_cannot_be_declared_is_refused_with_a_remedy(
@@ -170,3 +177,63 @@ def test_a_day_has_24_hours_when_clocks_change() -> None:
     change = datetime(2024, 3, 31, 1, 30, tzinfo=UTC).timestamp()
     midnight = datetime(2024, 3, 31, tzinfo=UTC).timestamp()
     assert run(instance, rows(("a", change, 1)), marks(0, 0)) == {(midnight, "a"): 1}
+
+
+# --- times that no state holds -------------------------------------------------------------------
+
+
+def instants(*times_us: int) -> pa.Table:
+    columns = [
+        pa.array(["a"] * len(times_us)),
+        pa.array(times_us, pa.int64()).cast(TIME),
+        pa.array([1] * len(times_us), pa.int64()),
+    ]
+    return with_key_group(pa.table(columns, schema=FRAME), ["user"])
+
+
+def windows_of(applied: Applied) -> list[tuple[int, int]]:
+    column = applied.output["window"].combine_chunks()
+    starts, ends = (column.field(name).cast(pa.int64()).to_pylist() for name in ("start", "end"))
+    return sorted(zip(starts, ends, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(pane=st.integers(1, 2**45), slide=st.integers(1, 5), more=st.integers(0, 5))
+def test_a_time_that_is_staged_can_be_applied_up_to_the_bounds(
+    pane: int, slide: int, more: int
+) -> None:
+    size, step = (slide + more) * pane, slide * pane
+    given: dict[str, Any] = {"window": f"{size} microseconds", "slide": f"{step} microseconds"}
+    bound = declare(**given, watermark=None).bind(FRAME)
+    bounds = Panes(size, step).bounds()
+
+    def windows(time: int) -> list[tuple[int, int]]:
+        starts = [time // step * step - back * step for back in range(size // step + 1)]
+        return sorted((start, start + size) for start in starts if start + size > time)
+
+    for time in (bounds.least, bounds.greatest):
+        instance = Instance(bound, 2)
+        assert windows_of(instance.run([instants(time)])) == windows(time)
+        assert instance.state().num_rows == 1
+    for time in (bounds.least - 1, bounds.greatest + 1):
+        if -(2**63) <= time < 2**63:
+            with pytest.raises(UnsupportedOperator, match="time column 'at'"):
+                bound.pre_aggregate(instants(0, time))
+
+    over = Instance(declare(**given, output="append").bind(FRAME), 2)
+    first, last = bounds.greatest - size, bounds.greatest
+    over.apply(routed(over.bound.pre_aggregate(instants(first, last)), 2))
+    marks = Watermarks(late_ms=0, evict_ms=last // 1000)
+    ended = {each for each in windows(first) if each[1] <= last // 1000 * 1000}
+    assert set(windows_of(over.apply([], marks))) == ended
+
+
+def test_a_time_that_no_state_holds_is_named_with_its_column_and_the_bound() -> None:
+    with pytest.raises(UnsupportedOperator) as refused:
+        declare().bind(FRAME).pre_aggregate(instants(0, 9_223_372_036_850_000_000))
+    message = refused.value.message
+    assert "time column 'at' has a row at 294247-01-10T04:00:50.000000Z" in message
+    assert " to 294238-" in message
+    assert "at < '9999-01-01'" in refused.value.remedy
+    with pytest.raises(UnsupportedOperator, match="at > '0001-01-01'"):
+        declare().bind(FRAME).pre_aggregate(instants(0, 5 - 2**63))
