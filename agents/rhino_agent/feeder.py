@@ -278,6 +278,7 @@ class Feeder:
             instance.applied[vnode] = command.time
         instance.state_bytes.update(answer.state_bytes)
         instance.rss_bytes = answer.rss_bytes
+        instance.poison = ""
         if command.owned:
             instance.applies.append((command.time, answer.applied_at))
             self._job.outputs.note(key, command.time, answer.rows, answer.size)
@@ -320,6 +321,8 @@ class Feeder:
         batch is poison, and soon if it is the worker that fails."""
         instance.set_back(what)
         poison = code is m.RefusalCode.POISON
+        if poison:
+            instance.poison = what
         if self._owed(instance) and (poison or instance.setbacks >= limits.SETBACKS_MAX):
             instance.refusal = (m.RefusalCode.POISON if poison else m.RefusalCode.FAULT, what)
 

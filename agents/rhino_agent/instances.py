@@ -52,7 +52,8 @@ class Instance:
 
     `on_ready` is called when it has told what it has. `refusal` is why it cannot make the output
     that it owes; it is fed again when the output is asked for again. `fault` is its last setback,
-    after which it is left alone until `not_before`.
+    after which it is left alone until `not_before`; `poison` is the decided batch that its operator
+    cannot apply, and why, until it has applied it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Instance:
         self.ready = False
         self.refusal: tuple[m.RefusalCode, str] | None = None
         self.fault = ""
+        self.poison = ""
         self.setbacks = 0
         self.not_before = 0.0
         self.rss_bytes = 0

@@ -69,6 +69,7 @@ def _instance(instance: Instance, upkeep: Upkeep) -> m.InstanceReport:
         fault=instance.fault,
         replay_cost=speed.cost if speed.batches else None,
         beacon=instance.listen,
+        poison=instance.poison,
     )
 
 

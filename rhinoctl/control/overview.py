@@ -13,6 +13,7 @@ from rhinoctl.control.registry import JobDocument, Registry
 from rhinoctl.ids import InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
+from rhinoctl.protocol.diagnosis import poison_remedy
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
@@ -46,6 +47,7 @@ class Overview:
             *_room_findings(workers, self.fleet),
             *disk_findings(self.fleet),
             *_job_findings(jobs, away),
+            *_poison_findings(jobs),
             *self._copies(jobs),
             *self._bad(),
             *self._braked(),
@@ -229,6 +231,7 @@ def _instance(epoch: Epoch, instance: InstanceId, report: m.JobReport | None) ->
         state_bytes=sum(copies[v].state_bytes for v in vnodes if v in copies),
         rss_bytes=mine.rss_bytes if mine is not None else 0,
         applied=mine.applied if mine is not None else None,
+        poison=mine.poison if mine is not None else "",
     )
 
 
@@ -322,3 +325,14 @@ def _job_findings(jobs: Iterable[views.JobView], down: set[WorkerId]) -> tuple[v
         for instance in job.instances
         if not instance.ready and instance.worker not in down
     )
+
+
+def _poison_findings(jobs: Iterable[views.JobView]) -> Iterable[views.Finding]:
+    for job in jobs:
+        for instance in job.instances:
+            if instance.poison:
+                yield views.Finding(
+                    what=f"job {job.name} cannot go on: a decided batch cannot be applied:"
+                    f" {instance.poison}",
+                    remedy=poison_remedy(job.name),
+                )

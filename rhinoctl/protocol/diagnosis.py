@@ -42,6 +42,7 @@ class Check(Enum):
     EPOCH_BEHIND = "epoch-behind"
     INSTANCE_MISSING = "instance-missing"
     INSTANCE_NOT_READY = "instance-not-ready"
+    POISON_BATCH = "poison-batch"
     OWNER_NOT_WHOLE = "owner-not-whole"
     COPIES_LACKING = "copies-lacking"
     COPY_NOT_WHOLE = "copy-not-whole"
@@ -95,7 +96,8 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         if job.deleted:
             continue
         reports = _reports(cluster, job)
-        found += [*_epochs(job, reports), *_instances(job, reports), *_copies(job, reports)]
+        found += [*_epochs(job, reports), *_instances(job, reports), *_poison(job, reports)]
+        found += [*_copies(job, reports)]
         found += [*_logs(job, reports), *_replay(cluster, job, reports), *_braked(job)]
         log = facts.offset_logs.get(job.name)
         if log is not None:
@@ -300,6 +302,33 @@ def _instances(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Itera
             remedy=f"its agent restarts it by itself; if it stays so, see its log on {worker}, or"
             f" move what it owns: `rhinoctl failover {instance}`",
         )
+
+
+def _poison(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+    for instance, worker in sorted(job.epoch.instances.items()):
+        report = reports.get(worker)
+        mine = report.instances.get(instance) if report is not None else None
+        if mine is not None and mine.poison:
+            yield Finding(
+                check=Check.POISON_BATCH,
+                state=State.BROKEN,
+                what=f"job {job.name}: instance {instance} on worker {worker} cannot apply a"
+                " decided batch",
+                evidence=mine.poison,
+                cost="no batch is applied any more: each run of the query meets this one first",
+                remedy=poison_remedy(job.name),
+            )
+
+
+def poison_remedy(job: JobName) -> str:
+    """What gets a job going again whose decided batch the operator cannot apply: its rows are in
+    the log, and the declaration is part of the job's identity."""
+    return (
+        "the state is as it was before the batch, whose rows are in the log: to filter them or to"
+        " start a new stream does not help. Run agents of a release whose operator can apply it,"
+        f" or begin anew without the state: `rhinoctl job delete {job}`, then start the query with"
+        " a new checkpoint directory and a source or a declaration that avoids the fault"
+    )
 
 
 _WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)

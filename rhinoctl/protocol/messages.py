@@ -264,7 +264,8 @@ class VnodeReport:
 class InstanceReport:
     """One instance process. `applies` has the last batches: (time, wall seconds when applied);
     `replay_cost` is how long it takes for what it applies, None if it is not known yet; `beacon` an
-    address at which something listens as long as the process lives."""
+    address at which something listens as long as the process lives. `poison` names the decided
+    batch that its operator cannot apply, and the operator's error; empty if there is none."""
 
     pid: int
     incarnation: int
@@ -275,6 +276,7 @@ class InstanceReport:
     fault: str = ""
     replay_cost: ReplayCost | None = None
     beacon: str = ""
+    poison: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

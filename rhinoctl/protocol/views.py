@@ -224,7 +224,8 @@ class OperationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
-    """An instance of a job: where it runs, what it owns and how far it is."""
+    """An instance of a job: where it runs, what it owns and how far it is. `poison` names the
+    decided batch that its operator cannot apply, and why; empty if there is none."""
 
     id: InstanceId
     worker: WorkerId
@@ -234,6 +235,7 @@ class InstanceView:
     state_bytes: int
     rss_bytes: int
     applied: BatchTime | None
+    poison: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

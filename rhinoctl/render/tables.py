@@ -223,6 +223,7 @@ def job_table(job: JobView) -> RenderableType:
         kept += "; those below are left of a move, and go when no output is owed any more"
     there = _fewer_instances(job)
     fewer = {"instances": f"{there}; again: {_as_many_again(job)}"} if there else {}
+    poison = {} if not _poisons(job) else {"cannot apply": _poisons(job)}
     replicated = {} if not job.applied_bytes else {"replicated": _replicated(job)}
     return spaced(
         [
@@ -237,6 +238,7 @@ def job_table(job: JobView) -> RenderableType:
                     "epoch": str(job.epoch),
                     "last batch": f"{job.batch or '-'} (generation/batch)",
                     **watermark,
+                    **poison,
                     "operation": job.operation or "-",
                     **fewer,
                     **copies,
@@ -246,6 +248,11 @@ def job_table(job: JobView) -> RenderableType:
             losses_table([job]),
         ]
     )
+
+
+def _poisons(job: JobView) -> str:
+    """Decided batches that instances cannot apply, and why; `rhinoctl status` says what to do."""
+    return "; ".join(dict.fromkeys(each.poison for each in job.instances if each.poison))
 
 
 def _fewer_instances(job: JobView) -> str:

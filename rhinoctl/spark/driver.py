@@ -24,6 +24,7 @@ from rhinoctl.errors import (
 )
 from rhinoctl.ids import BatchTime, JobName, WorkerId
 from rhinoctl.protocol import batches, views, watermarks
+from rhinoctl.protocol.diagnosis import poison_remedy
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.messages import Header
 from rhinoctl.protocol.ports import Clock, Wire
@@ -297,7 +298,7 @@ def _error(name: JobName, fault: batches.Fault) -> RhinoError:
         case kinds.POISON:
             return PoisonBatch(
                 f"job {name}: {fault.detail}",
-                remedy="mend the rows or the operator; the state is as it was before the batch",
+                remedy=poison_remedy(name),
             )
         case _:
             return NeedsRepair(

@@ -329,15 +329,18 @@ class Query:
         self, plan: StagePlan, rows: list[Row], channel: int
     ) -> tuple[batches.Receipt, list[str]]:
         number = next(self._counter)
-        return push_rows(
-            plan,
-            self.workload.bound(),
-            pa.Table.from_batches([self.workload.frame(rows)]),
-            token=TOKEN,
-            channel=channel,
-            task_attempt=number,
-            send=self._send,
-        )
+        try:
+            return push_rows(
+                plan,
+                self.workload.bound(),
+                pa.Table.from_batches([self.workload.frame(rows)]),
+                token=TOKEN,
+                channel=channel,
+                task_attempt=number,
+                send=self._send,
+            )
+        except RhinoError as fault:  # of rows that the operator refuses
+            raise QueryFailed(f"batch {plan.time.batch}: {fault.message}") from fault
 
     def _send(
         self,

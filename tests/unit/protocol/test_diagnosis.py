@@ -282,6 +282,12 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         BAD,
         "lock is held",
     ),
+    "a decided batch that cannot be applied": (
+        at_w1(instances={I0: replace(REPORTS[W1].instances[I0], poison="batch 0/40: too large")}),
+        Check.POISON_BATCH,
+        BAD,
+        "batch 0/40: too large",
+    ),
     "an owner without a copy": (
         with_vnode(0, covers=None, applied=None),
         Check.OWNER_NOT_WHOLE,
