@@ -117,6 +117,6 @@ def add_to(app: typer.Typer) -> None:
         "rhinoctl checkpoint clicks",
         *codes,
         refused="unknown job",
-        degraded="not complete after 120 s; says what is missing",
+        degraded="not complete in time; says what is missing",
     )
     app.command(**ending)(checkpoint)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from rhinoctl.errors import DeadlineExceeded
+from rhinoctl import limits
+from rhinoctl.errors import DeadlineExceeded, NotRunning, Refused
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import looks
 from rhinoctl.protocol.views import CheckpointRequest, CheckpointView
@@ -16,7 +17,8 @@ def checkpoint(
 ) -> CheckpointView:
     """Checkpoint every vnode of a job, and wait until all full members have it.
 
-    Raises UnknownJob and Refused, and DeadlineExceeded, which says what is missing.
+    Raises UnknownJob and Refused before it has begun; from then on DeadlineExceeded, which says
+    what is missing.
     """
     with connect(cluster) as client:
         view = client.checkpoint(job, CheckpointRequest())
@@ -25,10 +27,21 @@ def checkpoint(
         show(view)
         request = CheckpointRequest(through=view.through)
         ask = looks(lambda: client.checkpoint(job, request), deadline_s=CHECKPOINT_DEADLINE_S)
-        for view in ask:
-            show(view)
-            if is_done(view):
-                return view
+        try:
+            for view in ask:
+                show(view)
+                if is_done(view):
+                    return view
+        except NotRunning:
+            raise
+        except Refused as fault:
+            raise DeadlineExceeded(
+                f"the checkpoint of job {job} through batch {view.through} was begun and is not"
+                f" complete: {missing_words(view)}. Nothing more is waited for: {fault.message}",
+                remedy=f"what there is stays, and the rest is wished no longer than"
+                f" {limits.CHECKPOINT_WISH_S:.0f} s: once the job runs, ask again with"
+                f" `rhinoctl checkpoint {job}`",
+            ) from fault
     raise DeadlineExceeded(
         f"the checkpoint of job {job} through batch {view.through} is not complete after"
         f" {CHECKPOINT_DEADLINE_S:.0f} s: {missing_words(view)}",

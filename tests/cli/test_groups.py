@@ -228,6 +228,21 @@ def test_a_checkpoint_that_does_not_end_says_what_is_missing(
     golden(name, ended)
 
 
+def test_a_checkpoint_whose_query_ends_has_begun(
+    controller: FakeController, run: Any, golden: Any
+) -> None:
+    ended = fake.problem("refused", "job clicks: no query runs")
+    controller.answers["POST", CHECKPOINT] = [fake.checkpoint(done=3, replicated=1), ended]
+    found = run("checkpoint", "clicks")
+    assert found.exit_code == Exit.DEGRADED
+    golden("checkpoint-ended", found)
+
+
+def test_a_checkpoint_that_is_refused_has_not_begun(controller: FakeController, run: Any) -> None:
+    controller.answers["POST", CHECKPOINT] = fake.problem("refused", "job clicks: no query runs")
+    assert run("checkpoint", "clicks").exit_code == Exit.REFUSED
+
+
 def test_ctrl_c_while_a_checkpoint_is_waited_for(
     controller: FakeController, interrupted: Any, golden: Any
 ) -> None:
