@@ -186,6 +186,18 @@ def test_all_vnodes_are_shown(controller: FakeController, run: Any) -> None:
     assert format_vnodes(vnodes) in shown
 
 
+def test_a_batch_that_cannot_be_applied_is_shown_with_the_operator_s_words(
+    controller: FakeController, run: Any
+) -> None:
+    poison = "batch 0/42 at i0: [ARITHMETIC_OVERFLOW] sum(v) leaves the range of long"
+    one = fake.instance(0, "w1", range(2), poison=poison)
+    controller.answers["GET", "/v1/jobs/clicks"] = fake.job(instances=(one,), vnodes=2)
+    assert f"cannot apply {poison}" in " ".join(run("job", "show", "clicks").stdout.split())
+    found = fake.status(findings=(views.Finding(what=poison, remedy="do so"),))
+    controller.answers["GET", "/v1/status"] = found
+    assert poison in " ".join(run("status").stdout.split())
+
+
 def test_version(run: Any) -> None:
     image = json.loads(run("version", "--json").stdout)
     assert image.keys() == {"rhinoctl", "python", "pyspark"}
