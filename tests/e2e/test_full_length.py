@@ -138,8 +138,8 @@ def test_t3_kill_the_owner(running: Start) -> None:
         _expect_complete(job, begun)
     view = job.client.job(JOB)
     assert drained not in {i.worker for i in view.instances}
-    kinds = [each.kind for each in job.client.operations().operations]
-    assert kinds.count(Kind.FAILOVER) == 1
+    losses = [o for o in job.client.operations().operations if o.kind is Kind.FAILOVER]
+    assert len(losses) == 1, losses
     assert job.until(lambda e: e["event"] == "result", within_s=600)["oracle"]["equal"]
     assert lost.bytes_moved < state / 100
     usual, meanwhile = traffic.around(accident.at, recovered)
