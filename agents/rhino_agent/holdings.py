@@ -74,6 +74,7 @@ class Holdings:
         self._touched: dict[Vnode, BatchTime] = {}
         self._rows: dict[Vnode, deque[Piece]] = {}
         self._noted = BASE
+        self._forgot = False
         self._whole: dict[Vnode, str] = {}
         self._loans: dict[Vnode, Loan] = {}
         self._bounds: dict[Vnode, Bound] = {}
@@ -197,15 +198,18 @@ class Holdings:
         return since
 
     def look_again(self) -> None:
-        """The log may have got a gap, or pieces that were missing: believe nothing remembered."""
+        """The log may have got a gap, or pieces that were missing: believe nothing remembered.
+        The log is read again when somebody asks: this may be said of each of many pieces."""
         self._whole.clear()
         self._rows.clear()
         self._noted = BASE
+        self._forgot = True
 
     # --- coverage --------------------------------------------------------------------------------
 
     def note_touched(self) -> None:
         """Look which vnodes the released batches have touched."""
+        self._forgot = False
         for time, _ in self._job.log.links(self._noted, self._job.released):
             record = self._job.log.record(time)
             if record is not None:
@@ -229,6 +233,8 @@ class Holdings:
     def waiting(self, vnode: Vnode) -> tuple[int, int]:
         """Rows of released batches that the newest checkpoint of a vnode does not have, and their
         bytes."""
+        if self._forgot:
+            self.note_touched()
         reach, rows = self.reach(vnode), self._rows.setdefault(vnode, deque())
         while rows and rows[0].time <= reach:
             rows.popleft()

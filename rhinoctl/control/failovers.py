@@ -6,7 +6,7 @@ given up before it is offered, and tells people.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rhinoctl import limits
@@ -24,6 +24,8 @@ from rhinoctl.protocol.liveness import Evidence, Past, Patience, Verdict, brake,
 from rhinoctl.protocol.messages import JobReport
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import Failover
+from rhinoctl.protocol.sizes import size
+from rhinoctl.protocol.waiting import by_hand, listed
 
 log = logging.getLogger("rhino.controller")
 
@@ -130,7 +132,7 @@ class Failovers:
         """Begin what has to begin, and go on with what is under way; returns that."""
         uid, epoch = document.spec.uid, facts.epoch
         lost = GivenUp(
-            workers=frozenset(w for w in epoch.workers if self.verdict(w) is Verdict.LOST),
+            workers=self.lost(epoch).workers,
             instances=self.bereft.failed(uid, epoch, self.fleet.reports(uid)),
         )
         running = self.registry.recovering(uid)
@@ -161,7 +163,7 @@ class Failovers:
             past=() if running is not None else self._past(uid),
         )
         if plan.stranded:
-            reason = f"vnode {_listed(plan.stranded)} has no other whole copy"
+            reason = f"vnode {listed(plan.stranded)} has no other whole copy"
         if reason is not None:
             if self.braked.get(uid) != reason:
                 log.warning("failover-braked job=%s lost=%s %s", uid, ",".join(gone.names), reason)
@@ -236,7 +238,7 @@ class Failovers:
         self, document: JobDocument, state: Failover, plan: CutPlan
     ) -> views.OperationView:
         epoch = self.jobs.epoch(document)
-        return views.OperationView(
+        view = views.OperationView(
             id=state.op,
             job=document.spec.name,
             kind=hm.Kind.FAILOVER,
@@ -252,6 +254,23 @@ class Failovers:
             state_bytes=self._state_bytes(document.spec.uid, plan),
             progress="waiting for the cut",
             lost=state.gone.names,
+        )
+        return self._with_forfeit(view, state, plan.epoch.forfeited if plan.epoch else frozenset())
+
+    def _with_forfeit(
+        self, view: views.OperationView, state: Failover, vnodes: frozenset[Vnode]
+    ) -> views.OperationView:
+        """The view with the vnodes that begin empty, and what is lost with them as far as it is
+        known when they are named first."""
+        forfeited = tuple(sorted(vnodes))
+        if forfeited == view.forfeited:
+            return view
+        seen = self._seen(state.gone)
+        return replace(
+            view,
+            forfeited=forfeited,
+            forfeited_bytes=self._size(state.job, forfeited),
+            forfeited_seen=None if seen is None else self.clock.wall() - seen,
         )
 
     def _state_bytes(self, uid: JobUid, plan: CutPlan) -> int:
@@ -301,7 +320,7 @@ class Failovers:
         began = min(state.times.values())
         ended = state.times.get(state.phase.value) if state.ended else None
         return replace(
-            view,
+            self._with_forfeit(view, state, state.begin_empty),
             phase=state.phase,
             reason=state.why,
             moves=state.heirs or view.moves,
@@ -318,14 +337,25 @@ class Failovers:
             ),
         )
 
-    def stuck(self) -> Iterator[tuple[str, OpId, frozenset[WorkerId]]]:
-        """Failovers whose cut waits for workers that are lost, too: job, failover, workers."""
+    def lost(self, epoch: Epoch) -> GivenUp:
+        """The workers of an epoch that are lost."""
+        return GivenUp(workers=frozenset(w for w in epoch.workers if self._is_lost(w)))
+
+    def _is_lost(self, worker: WorkerId) -> bool:
+        return self.verdict(worker) is Verdict.LOST
+
+    def stuck(self) -> Iterator[tuple[str, OpId, frozenset[WorkerId], str]]:
+        """Failovers whose cut waits for workers that are lost, too: job, failover, workers, and
+        what to type to give these up."""
         for document in self.registry.failovers.values():
             state = document.failover
-            if state.phase is hm.Phase.ARMED and state.proposal is not None:
-                lost = {w for w in state.proposal.voters() if self.verdict(w) is Verdict.LOST}
+            job = self.registry.jobs.get(state.job)
+            if state.phase is hm.Phase.ARMED and state.proposal is not None and job is not None:
+                lost = frozenset(filter(self._is_lost, state.proposal.voters()))
+                gone = state.gone | GivenUp(workers=lost)
                 if lost:
-                    yield document.view.job, state.op, frozenset(lost)
+                    typed = by_hand(self.jobs.epoch(job), lost, gone)
+                    yield document.view.job, state.op, lost, typed
 
     def measure(self) -> None:
         """The time to the first batch of every heir, once they have told it."""
@@ -358,7 +388,7 @@ class Failovers:
                 "--parallel must be 1 or more", remedy="leave it out for as many as can inherit"
             )
         self._check_known(request.to)
-        plans = []
+        plans, refused = [], list[NoCopy]()
         for document in self.registry.jobs.values():
             if document.deleted or not document.installed:
                 continue
@@ -370,35 +400,36 @@ class Failovers:
             choice = Choice(to=frozenset(request.to), parallel=request.parallel)
             self._check_heirs(document, epoch, choice)
             behind = groups.behind(document.spec.uid)
-            plan = plan_cut(epoch, gone, behind=behind, choice=choice)
+            running = self.registry.recovering(document.spec.uid)
+            both = gone if running is None else gone | running.failover.gone
+            plan = plan_cut(epoch, both, behind=behind, choice=choice)
             if plan.stranded and request.force:
-                plan = plan_cut(epoch, gone, behind=behind, force=True)
+                plan = plan_cut(epoch, both, behind=behind, force=True)
             if plan.epoch is None:
-                raise self._no_copy(document, epoch, gone, plan, choice)
+                refused.append(self._no_copy(document, epoch, both, plan, choice))
+                continue
             plans.append((document, gone, choice, plan, request.force))
+        if refused:
+            raise _all_of(refused)
         if not plans and request.target not in self.fleet.workers:
             raise unknown_worker(request.target, self.fleet)
-        why = "asked for"
         if request.dry_run:
             return tuple(
-                replace(
-                    self._view_of(
-                        document,
-                        Failover(
-                            op=NO_OPERATION,
-                            job=document.spec.uid,
-                            gone=gone,
-                            why=why,
-                            decided=None,
-                            phase=hm.Phase.PLANNED,
-                        ),
-                        plan,
-                    ),
-                    progress="planned",
-                )
-                for document, gone, _, plan, _ in plans
+                self._planned(document, gone, plan) for document, gone, _, plan, _ in plans
             )
         return tuple(self._asked(*each).view for each in plans)
+
+    def _planned(self, document: JobDocument, gone: GivenUp, plan: CutPlan) -> views.OperationView:
+        """What a dry run shows."""
+        state = Failover(
+            op=NO_OPERATION,
+            job=document.spec.uid,
+            gone=gone,
+            why="asked for",
+            decided=None,
+            phase=hm.Phase.PLANNED,
+        )
+        return replace(self._view_of(document, state, plan), progress="planned")
 
     def _asked(
         self, document: JobDocument, gone: GivenUp, choice: Choice, plan: CutPlan, force: bool
@@ -465,34 +496,40 @@ class Failovers:
             holders = {w for v in stranded for w in epoch.full_holders(v)} - gone.workers
             return NoCopy(
                 f"job {name}: {', '.join(sorted(choice.to))} has no whole copy of vnode"
-                f" {_listed(stranded)}",
+                f" {listed(stranded)}",
                 remedy=f"leave --to out, or name {', '.join(sorted(holders))}",
             )
-        size = sum(self._size(document.spec.uid, vnode) for vnode in stranded)
+        known = self._size(document.spec.uid, stranded)
+        much = "of unknown size" if known is None else size(known)
         return NoCopy(
-            f"job {name}: nobody else has a whole copy of vnode {_listed(stranded)}"
-            f" ({size / 1e6:.1f} MB, {self._age(gone)}); a failover would lose it",
+            f"job {name}: nobody else has a whole copy of vnode {listed(stranded)}"
+            f" ({much}, {self._age(gone)}), which a failover would lose",
             remedy="bring the worker back: its state is on its disk, and the job goes on with it;"
             " if the disk is gone, --force lets those vnodes begin empty",
         )
 
     def _age(self, gone: GivenUp) -> str:
         """When what would be lost was seen last."""
-        now = self.clock.monotonic()
-        ages = [now - at for w in gone.workers if (at := self.fleet.workers[w].at) is not None]
+        age = self._seen(gone)
         return (
-            f"last seen {max(ages):.0f} s ago" if ages else "not seen since the controller started"
+            "not seen since the controller started" if age is None else f"last seen {age:.0f} s ago"
         )
 
-    def _size(self, uid: JobUid, vnode: Vnode) -> int:
-        """Bytes of a vnode as last reported by anybody, however long ago."""
-        known = [
-            seen.report.jobs[uid].vnodes[vnode].state_bytes
-            for seen in self.fleet.workers.values()
-            if seen.report is not None and uid in seen.report.jobs
-            if vnode in seen.report.jobs[uid].vnodes
-        ]
-        return max(known, default=0)
+    def _seen(self, gone: GivenUp) -> float | None:
+        """Seconds since the workers given up were all seen; None if none was."""
+        now, known = self.clock.monotonic(), self.fleet.workers
+        ages = [now - at for w in gone.workers if w in known and (at := known[w].at) is not None]
+        return max(ages, default=None)
+
+    def _size(self, uid: JobUid, vnodes: tuple[Vnode, ...]) -> int | None:
+        """Bytes of vnodes as last reported by anybody, however long ago; None if of none."""
+        told: dict[Vnode, int] = {}
+        for seen in self.fleet.workers.values():
+            job = seen.report.jobs.get(uid) if seen.report is not None else None
+            copies = job.vnodes if job is not None else {}
+            for vnode in {*vnodes} & {*copies}:
+                told[vnode] = max(told.get(vnode, 0), copies[vnode].state_bytes)
+        return sum(told.values()) if told else None
 
 
 def _no_copies(instance: InstanceId) -> str:
@@ -513,5 +550,7 @@ def first_after(applies: Mapping[BatchTime, float], moment: float) -> float | No
     return min((at for at in applies.values() if at > moment), default=None)
 
 
-def _listed(vnodes: tuple[Vnode, ...]) -> str:
-    return ", ".join(str(v) for v in vnodes[:8]) + (" …" if len(vnodes) > 8 else "")
+def _all_of(refused: Sequence[NoCopy]) -> NoCopy:
+    """One refusal for all jobs; what is to be done is said once."""
+    remedies = dict.fromkeys(each.remedy for each in refused)
+    return NoCopy("; ".join(each.message for each in refused), remedy="; ".join(remedies))

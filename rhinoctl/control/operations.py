@@ -156,13 +156,31 @@ class Operations:
                 behind=self.groups.behind(document.spec.uid),
             )
             if plan is None:
-                raise Refused(
-                    f"job {document.spec.name} has no other worker or instance for what {target}"
-                    f" owns{f': {to}' if to else ''}",
-                    remedy="name another one with --to, or add workers to the cluster",
-                )
+                raise self._nowhere(document, origins, target, to)
             plans.append((document, epoch, plan))
         return tuple(self.begin(d, epoch, kind, p, dry_run=dry_run) for d, epoch, p in plans)
+
+    def _nowhere(
+        self, document: JobDocument, origins: frozenset[InstanceId], target: str, to: str | None
+    ) -> Refused:
+        """Why what a target owns cannot go where it should."""
+        epoch, other = self.jobs.epoch(document), "name another one with --to"
+        home = epoch.instances.get(InstanceId(to or ""), WorkerId(to or ""))
+        if home in {epoch.instances[i] for i in origins}:
+            return Refused(
+                f"what {target} owns of job {document.spec.name} is on worker {home} already",
+                remedy=f"{other}, or leave --to out",
+            )
+        if home in self.registry.draining:
+            return Refused(
+                f"worker {home} is drained: it gets no vnodes",
+                remedy=f"{other}, or let it have vnodes again: `rhinoctl drain {home} --undo`",
+            )
+        return Refused(
+            f"job {document.spec.name} has no other worker or instance for what {target} owns"
+            + (f": {to}" if to else ""),
+            remedy=f"{other}, or add workers to the cluster",
+        )
 
     def _targets(self) -> list[WorkerId]:
         """The live workers that may get vnodes."""
@@ -362,8 +380,15 @@ class Operations:
             uid = document.spec.uid
             facts = self.facts(document)
             if facts.epoch.number > document.epoch.number:
+                since = dict.fromkeys(sorted(facts.epoch.forfeited), facts.epoch_from)
+                forfeited = {**document.forfeited, **since}
                 document = self.registry.put_job(
-                    replace(document, epoch=facts.epoch, epoch_from=facts.epoch_from)
+                    replace(
+                        document,
+                        epoch=facts.epoch,
+                        epoch_from=facts.epoch_from,
+                        forfeited=forfeited,
+                    )
                 )
             recovering = self.failovers.tick(document, facts, self.groups.behind)
             running = self.registry.running(uid)

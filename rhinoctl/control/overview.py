@@ -18,6 +18,7 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
+from rhinoctl.protocol.waiting import by_hand
 
 
 @dataclass(slots=True)
@@ -95,18 +96,21 @@ class Overview:
         for uid, reason in self.failovers.braked.items():
             document = self.registry.jobs.get(uid)
             if document is not None and not document.deleted:
+                epoch = self.jobs.epoch(document)
+                lost = self.failovers.lost(epoch)
+                typed = by_hand(epoch, lost.workers, lost) or "`rhinoctl failover WORKER`"
                 yield views.Finding(
                     what=f"job {document.spec.name}: no failover by itself: {reason}",
-                    remedy="bring the workers back, or go on by hand: `rhinoctl failover WORKER`",
+                    remedy=f"bring the workers back, or go on by hand: {typed}",
                 )
 
     def _stuck(self) -> Iterable[views.Finding]:
-        for job, op, lost in self.failovers.stuck():
+        for job, op, lost, typed in self.failovers.stuck():
             yield views.Finding(
                 what=f"job {job}: failover {op} waits for worker {', '.join(sorted(lost))},"
                 " which should inherit or vote and does not answer either",
                 remedy="bring any of them back (local cluster: `rhinoctl local up`), or give it up:"
-                " `rhinoctl failover WORKER`",
+                f" {typed}",
             )
 
     def job_list(self) -> views.JobList:
@@ -156,6 +160,7 @@ class Overview:
             fetched_bytes=sum(r.fetched_bytes for r in reports.values()),
             applied_bytes=sum(r.applied_bytes for r in reports.values()),
             instances_asked=document.instances,
+            forfeited=document.forfeited,
         )
 
     def chains(self, document: JobDocument, request: views.GroupsRequest) -> views.GroupsView:
@@ -201,7 +206,7 @@ class Overview:
             free_bytes=report.free_bytes if report is not None else None,
             instances=sum(len(j.instances) for j in report.jobs.values()) if report else 0,
             vnodes_owned=owned,
-            log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else 0,
+            log_bytes=sum(j.log_bytes for j in report.jobs.values()) if report else None,
             vnodes_held=held - owned,
             draining=name in self.registry.draining,
             room_low=report is not None and report.lowest_room < limits.ROOM_LOW_BYTES,

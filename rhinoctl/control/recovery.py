@@ -151,6 +151,7 @@ class Recovery:
             run_id=memo.run_id,
             instances=memo.instances,
             given=max(session, memo.given) + limits.SESSIONS_UNSEEN,
+            forfeited={**memo.forfeited, **dict.fromkeys(sorted(epoch.forfeited), epoch_from)},
         )
         gone = memo.gone.within(epoch)
         if gone:

@@ -7,12 +7,12 @@ anew (style, rule 4).
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, UnknownJob, UnknownOperation
-from rhinoctl.ids import BASE, BatchTime, JobUid, OpId, WorkerId
+from rhinoctl.ids import BASE, BatchTime, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.claims import Claim, next_run
 from rhinoctl.protocol.epochs import Epoch
@@ -32,7 +32,8 @@ class JobDocument:
     it planned before that. `session` is the last number that was given out. `query_id` and `run_id`
     are those of the session's holder, empty before the first. `new_stream` allows the next session
     another query once. `instances` is how many were asked for last, 0 if nobody knows any more.
-    Numbers of sessions up to `given` may have been given out by a store that is lost.
+    Numbers of sessions up to `given` may have been given out by a store that is lost. The vnodes in
+    `forfeited` began empty after that batch, by a failover that was forced.
     """
 
     spec: JobSpec
@@ -47,6 +48,7 @@ class JobDocument:
     deleted: bool = False
     instances: int = 0
     given: int = 0
+    forfeited: Mapping[Vnode, BatchTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ class Wishes:
             run_id=document.run_id,
             instances=document.instances,
             gone=recovering.failover.gone if recovering is not None else NOBODY_GIVEN_UP,
+            forfeited=document.forfeited,
         )
 
     def _is_outcast(self, document: JobDocument, worker: WorkerId) -> bool:

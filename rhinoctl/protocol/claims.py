@@ -12,9 +12,10 @@ Invariants:
 4. What was refused is heard again only by a higher reign, which a person has asked for.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from rhinoctl.ids import BatchTime, WorkerId
+from rhinoctl.ids import BatchTime, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.failover import GivenUp
 from rhinoctl.protocol.jobs import JobSpec
@@ -57,7 +58,8 @@ class Memo:
     """What the controller knows of a job and no log tells; agents keep it for who makes the store
     anew. `session` and `given` are as in `rhinoctl.control.registry.JobDocument`; `query_id` and
     `run_id` are those of the session's holder, `generation` that of its batches, `instances` how
-    many were asked for, and `gone` is what a failover that has not ended gives up.
+    many were asked for, `gone` is what a failover that has not ended gives up, and `forfeited` the
+    vnodes that began empty after a batch, as there.
     """
 
     session: int
@@ -67,6 +69,7 @@ class Memo:
     run_id: str
     instances: int
     gone: GivenUp = NOBODY_GIVEN_UP
+    forfeited: Mapping[Vnode, BatchTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

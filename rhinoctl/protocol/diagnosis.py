@@ -12,12 +12,13 @@ from rhinoctl import limits
 from rhinoctl.ids import BatchTime, JobName, Vnode, WorkerId
 from rhinoctl.protocol.disks import DiskState
 from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
+from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import JobReport, WorkerReport
 from rhinoctl.protocol.pacing import batches_between
-from rhinoctl.protocol.waiting import listed
+from rhinoctl.protocol.waiting import by_hand, listed
 
 
 class State(Enum):
@@ -98,7 +99,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         reports = _reports(cluster, job)
         found += [*_epochs(job, reports), *_instances(job, reports), *_poison(job, reports)]
         found += [*_copies(job, reports)]
-        found += [*_logs(job, reports), *_replay(cluster, job, reports), *_braked(job)]
+        found += [*_logs(job, reports), *_replay(cluster, job, reports), *_braked(cluster, job)]
         log = facts.offset_logs.get(job.name)
         if log is not None:
             found += _offsets(job, reports, log)
@@ -254,7 +255,31 @@ def _silent(cluster: ClusterEvidence, worker: WorkerEvidence) -> Iterator[Findin
         evidence=f"last seen {seen}; {worker.detail or 'no answer'}",
         cost=f"batches wait for it: it owns {owned} vnodes or votes" if votes else "one place less",
         remedy="start its agent again (local cluster: `rhinoctl local up`)"
-        + (f", or give it up: `rhinoctl failover {worker.id}`" if votes else ""),
+        + (_give_up(cluster, jobs, worker.id) if votes else ""),
+    )
+
+
+def _lost(cluster: ClusterEvidence) -> frozenset[WorkerId]:
+    return frozenset(w.id for w in cluster.workers if w.verdict is Verdict.LOST)
+
+
+def _give_up(cluster: ClusterEvidence, jobs: Iterable[JobEvidence], worker: WorkerId) -> str:
+    """What to type to give a worker up, with what would be lost of each job."""
+    gone = GivenUp(workers=_lost(cluster) | {worker})
+    only_here = {
+        job.name: [
+            v for v in plan_cut(job.epoch, gone).stranded if worker in job.epoch.full_holders(v)
+        ]
+        for job in jobs
+    }
+    parts = [
+        f"vnode {listed(vnodes)} of job {name}" for name, vnodes in only_here.items() if vnodes
+    ]
+    if not parts:
+        return f", or give it up: `rhinoctl failover {worker}`"
+    return (
+        f"; only if its disk is lost for good, `rhinoctl failover {worker} --force`:"
+        f" {'; '.join(parts)} would begin EMPTY, since nobody else has a whole copy"
     )
 
 
@@ -478,15 +503,17 @@ def _operations(cluster: ClusterEvidence) -> Iterator[Finding]:
         )
 
 
-def _braked(job: JobEvidence) -> Iterator[Finding]:
+def _braked(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]:
     if job.braked:
+        lost = _lost(cluster) & job.epoch.workers.keys()
+        typed = by_hand(job.epoch, lost, GivenUp(workers=lost)) or "`rhinoctl failover WORKER`"
         yield Finding(
             check=Check.FAILOVER_BRAKED,
             state=State.BROKEN,
             what=f"job {job.name}: no failover by itself",
             evidence=job.braked,
             cost="batches wait until somebody decides",
-            remedy="bring the workers back, or go on by hand: `rhinoctl failover WORKER`",
+            remedy=f"bring the workers back, or go on by hand: {typed}",
         )
 
 

@@ -27,7 +27,7 @@ class Failover:
     """One failover of one job. `heirs` are the new owners of `origins`' vnodes; `decided` is the
     newest batch that was decided when it began, `fetched` the bytes of the vnodes'
     checkpoints that had come to their heirs before the cut. With `force` vnodes without another
-    copy begin empty.
+    copy begin empty; in `forfeited` are those with which a cut of this failover is decided.
 
     Its phases are ARMED (a cut is offered), MARKED (it is decided, by the record of batch `marker`)
     and COMPLETE, or ABORTED. Times are wall seconds.
@@ -43,6 +43,7 @@ class Failover:
     force: bool = False
     origins: Mapping[Vnode, InstanceId] = field(default_factory=dict)
     heirs: Mapping[Vnode, InstanceId] = field(default_factory=dict)
+    forfeited: frozenset[Vnode] = frozenset()
     phase: Phase = Phase.ARMED
     proposal: Epoch | None = None
     epoch: int | None = None
@@ -52,6 +53,17 @@ class Failover:
     @property
     def ended(self) -> bool:
         return self.phase in ENDED
+
+    @property
+    def begin_empty(self) -> frozenset[Vnode]:
+        """The vnodes that begin empty, as is decided and as is offered."""
+        offered = self.proposal.forfeited if self.proposal is not None else frozenset()
+        return self.forfeited | offered
+
+    def has_made(self, epoch: Epoch) -> bool:
+        """Whether an epoch is a cut of this failover: an earlier one gave up others."""
+        gone = self.gone
+        return epoch.is_cut and epoch.lost <= gone.workers and epoch.failed <= gone.instances
 
 
 def stops(gone: GivenUp, handover: Handover) -> bool:
@@ -89,6 +101,8 @@ def _offered(
     state: Failover, facts: Facts, behind: Mapping[tuple[WorkerId, Vnode], int]
 ) -> Failover:
     epoch = facts.epoch
+    if state.has_made(epoch):
+        state = replace(state, forfeited=state.forfeited | epoch.forfeited)
     if not state.gone.within(epoch):
         return replace(
             state,

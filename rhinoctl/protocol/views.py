@@ -1,7 +1,7 @@
 """What the controller's API takes and gives: the dataclasses that tables and ``--json`` render."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from rhinoctl.errors import RhinoError
@@ -199,7 +199,11 @@ class OperationView:
     first batch that every heir has applied, `replayed_batches` the most that an heir applied from
     its log before, and `bytes_moved` what heirs fetched of it until then. Without a query at the
     marker (`live` is false) no batch was held up, and no pause is measured. `reverts` names the
-    operation whose moves this one takes back; empty for none."""
+    operation whose moves this one takes back; empty for none.
+
+    Of the `forfeited` vnodes nobody had a copy, and somebody accepted that they begin empty. What
+    is lost with them was `forfeited_bytes` when its worker was heard last, at `forfeited_seen`
+    (wall seconds); None is not known."""
 
     id: OpId
     job: JobName
@@ -220,6 +224,9 @@ class OperationView:
     replayed_batches: int | None = None
     live: bool = True
     reverts: OpId = NO_OPERATION
+    forfeited: tuple[Vnode, ...] = ()
+    forfeited_bytes: int | None = None
+    forfeited_seen: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +266,8 @@ class JobView:
     `lacking` is how many copies are missing to `replication` for each vnode. `fetched_bytes` of
     checkpoints went over the network for the `applied_bytes` of rows that owners have applied,
     since the agents started. `instances_asked` is how many instances were asked for last, which a
-    failover or a drain may have left fewer of; 0 if it is not known."""
+    failover or a drain may have left fewer of; 0 if it is not known. The vnodes in `forfeited`
+    began empty after that batch, by a failover that was forced: results since lack their state."""
 
     name: JobName
     uid: JobUid
@@ -281,6 +289,7 @@ class JobView:
     fetched_bytes: int = 0
     applied_bytes: int = 0
     instances_asked: int = 0
+    forfeited: Mapping[Vnode, BatchTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +349,8 @@ class WorkerView:
     """A worker as the controller last saw it; `seen_s` seconds ago, None if never. `draining` ones
     get no vnodes and no copies; the disk of one with `room_low` is nearly full. `found_bad`
     checkpoints were bad since its agent started. `links_refused` names the error by which its file
-    system refuses hard links, so that checkpoints are copies there. The room of one that does not
-    answer is not known, which is None."""
+    system refuses hard links, so that checkpoints are copies there. Room and log of one that does
+    not answer are not known, which is None."""
 
     id: WorkerId
     address: str
@@ -351,7 +360,7 @@ class WorkerView:
     free_bytes: int | None
     instances: int
     vnodes_owned: int
-    log_bytes: int
+    log_bytes: int | None
     vnodes_held: int = 0
     draining: bool = False
     room_low: bool = False

@@ -1,7 +1,11 @@
-"""What an operation waits for, in words: for people who want to know why it has not ended."""
+"""What an operation waits for, and what a person may do about it, in words: for people who want to
+know why it has not ended, or why there is none."""
 
 from collections.abc import Iterable
 
+from rhinoctl.ids import WorkerId
+from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.handover import Facts, Handover, Phase, unready
 from rhinoctl.protocol.recovery import Failover
 
@@ -55,6 +59,21 @@ def _everybody(number: int, facts: Facts) -> tuple[str, ...]:
     if facts.driver_epoch is not None and facts.driver_epoch < number:
         found.append(f"the driver to report epoch {number}")
     return tuple(found)
+
+
+def by_hand(epoch: Epoch, workers: Iterable[WorkerId], gone: GivenUp) -> str:
+    """What to type to give workers up while `gone` are, too; and what that would cost."""
+    stranded = plan_cut(epoch, gone).stranded
+    named = [
+        (w, any(w in epoch.full_holders(vnode) for vnode in stranded)) for w in sorted(workers)
+    ]
+    typed = [f"`rhinoctl failover {worker}{' --force' if last else ''}`" for worker, last in named]
+    if not any(last for _, last in named):
+        return ", ".join(typed)
+    return (
+        f"{', '.join(typed)}, only if their disks are lost for good: vnode {listed(stranded)} would"
+        " begin EMPTY, and results since lack what was in them"
+    )
 
 
 def listed(numbers: Iterable[int]) -> str:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rhinoctl.ids import InstanceId, Vnode
+from rhinoctl.ids import BatchTime, InstanceId, Vnode
 from rhinoctl.ops.cluster import Versions
 from rhinoctl.ops.local import LocalView
 from rhinoctl.ops.vnodes import format_vnodes
@@ -79,6 +79,7 @@ def status_table(status: StatusView) -> RenderableType:
             job_list_table(JobList(jobs=status.jobs)) if status.jobs else Text("no jobs"),
             losses_table(status.jobs),
             *(_note(job) for job in status.jobs if _fewer_instances(job)),
+            *(_empty_note(job) for job in status.jobs if job.forfeited),
             *(_scrub_note(worker) for worker in status.workers if worker.found_bad),
             *(_links_note(worker) for worker in status.workers if worker.links_refused),
             _operations(status.operations) if status.operations else None,
@@ -99,7 +100,7 @@ def _workers(workers: Sequence[WorkerView]) -> Table:
             str(worker.instances),
             str(worker.vnodes_owned),
             str(worker.vnodes_held),
-            size(worker.log_bytes),
+            "-" if worker.log_bytes is None else size(worker.log_bytes),
             "-" if worker.free_bytes is None else size(worker.free_bytes),
         )
     return table
@@ -241,6 +242,7 @@ def job_table(job: JobView) -> RenderableType:
                     **poison,
                     "operation": job.operation or "-",
                     **fewer,
+                    **({"began empty": _began_empty(job)} if job.forfeited else {}),
                     **copies,
                 }
             ),
@@ -287,6 +289,21 @@ def _note(job: JobView) -> Group:
     """Nothing is wrong, but fewer instances share the work."""
     what = Text(f"note: job {job.name} runs with {_fewer_instances(job)}")
     return Group(what, Text(f"    for as many again: {_as_many_again(job)}"))
+
+
+def _began_empty(job: JobView) -> str:
+    """What results lack, and since when: no later batch makes up for it."""
+    since: dict[BatchTime, list[Vnode]] = {}
+    for vnode, batch in sorted(job.forfeited.items()):
+        since.setdefault(batch, []).append(vnode)
+    parts = [f"{format_vnodes(v)} after batch {batch}" for batch, v in sorted(since.items())]
+    return f"vnodes {', '.join(parts)}: a failover was forced, and results since lack their state"
+
+
+def _empty_note(job: JobView) -> Group:
+    """Nothing can be done about it, and whoever reads the results must know."""
+    what = Text(f"note: job {job.name} has lost state: {_began_empty(job)}", "yellow")
+    return Group(what, Text("    see `rhinoctl op list` for the failover"))
 
 
 def _copies_there(job: JobView) -> Text:
@@ -367,6 +384,9 @@ def progress_words(view: OperationView) -> str:
     if view.phase is not Phase.COMPLETE:
         return view.progress
     spent = "" if view.recover_ms is None else f" in {milliseconds(view.recover_ms)}"
+    if view.forfeited:
+        many = counted(len(view.forfeited), "vnode")
+        return f"{', '.join(view.lost)} given up, {many} began EMPTY; recovered{spent}"
     return f"recovered{spent}" + (f" without {', '.join(view.lost)}" if view.lost else "")
 
 
@@ -433,12 +453,23 @@ def _failover_facts(view: OperationView) -> dict[str, str]:
     return {
         "lost": ", ".join(view.lost) or "-",
         "vnodes": f"{len(view.moves)}, with {size(view.state_bytes)} of state",
+        **({"EMPTY": _forfeited(view)} if view.forfeited else {}),
         "recovered": recovered,
         "replayed": "-" if replayed is None else f"{counted(replayed, 'batch', 'batches')} at most",
         "fetched": size(view.bytes_moved) + (" before the job went on" if view.recover_ms else ""),
         "phases": _phases(view),
         "total": milliseconds(view.total_ms),
     }
+
+
+def _forfeited(view: OperationView) -> str:
+    """Which vnodes begin with nothing, and what is lost with them as far as it is known."""
+    known = view.forfeited_bytes
+    much = "state of unknown size" if known is None else f"{size(known)} of state"
+    seen = view.forfeited_seen
+    when = ", never seen" if seen is None else f", last seen {instant(int(1000 * seen))}"
+    begin = "began" if view.phase is Phase.COMPLETE else "begin"
+    return f"vnodes {format_vnodes(view.forfeited)} {begin} empty; lost: {much}{when}"
 
 
 def _phases(view: OperationView) -> str:
@@ -457,7 +488,8 @@ def plan_table(view: OperationView) -> RenderableType:
         many = counted(len(view.moves), "vnode")
         line = f"{many} with {size(view.state_bytes)} of state would {then}"
         kept = Text(view.reason) if view.reason and not failover else None
-        return spaced([Text(title + line), _moves(view), kept])
+        lost = Text(f"STATE IS LOST: {_forfeited(view)}", "red") if view.forfeited else None
+        return spaced([Text(title + line), lost, _moves(view), kept])
     if view.phase is Phase.PLANNED:
         only = "no vnode gets another owner" if failover else "only instances without vnodes end"
         return Text(title + only)

@@ -29,7 +29,7 @@ DEGRADED = fake.status(
     workers=(
         fake.worker(1),
         fake.worker(2),
-        fake.worker(3, health=views.Health.DOWN, seen_s=90.0, pid=0),
+        fake.worker(3, health=views.Health.DOWN, seen_s=90.0, pid=0, log_bytes=None),
     ),
     jobs=(fake.job(operation=OpId("op-7")),),
     operations=(RUNNING,),
@@ -87,6 +87,21 @@ NO_BATCH = fake.operation(pause_ms=None)
 FEWER = fake.job(instances_asked=5)
 """A failover has left it fewer instances than were asked for."""
 
+EMPTIED = fake.job(
+    forfeited={
+        Vnode(0): BatchTime(0, 12),
+        Vnode(2): BatchTime(0, 12),
+        Vnode(5): BatchTime(0, 40),
+    }
+)
+"""State of it was given up, twice."""
+
+FORFEITING = fake.failover(
+    forfeited=(Vnode(0), Vnode(2)), forfeited_bytes=18_400, forfeited_seen=1_699_999_990.0
+)
+FORGOTTEN = fake.failover(id=OpId("op-10"), recover_ms=None, forfeited=(Vnode(0),))
+"""As after a restart of the controller: nobody knows what was there."""
+
 FAILING = fake.failover(
     phase=Phase.MARKED,
     recover_ms=None,
@@ -103,6 +118,14 @@ SHOWN: list[tuple[str, tuple[str, ...], str, Any, Exit]] = [
     ("status-copies", ("status",), "/v1/status", REPLICATED, Exit.DEGRADED),
     ("job-show-copies", ("job", "show", "clicks"), "/v1/jobs/clicks", KEPT, Exit.DONE),
     ("op-show-failover", ("op", "show", "op-9"), "/v1/ops/op-9", fake.failover(), Exit.DONE),
+    ("op-show-forfeited", ("op", "show", "op-9"), "/v1/ops/op-9", FORFEITING, Exit.DONE),
+    ("op-show-forgotten", ("op", "show", "op-10"), "/v1/ops/op-10", FORGOTTEN, Exit.DONE),
+    (
+        *("op-list-forfeited", ("op", "list"), "/v1/ops"),
+        *(views.OperationList(operations=(FORGOTTEN, FORFEITING)), Exit.DONE),
+    ),
+    ("job-show-emptied", ("job", "show", "clicks"), "/v1/jobs/clicks", EMPTIED, Exit.DONE),
+    ("status-emptied", ("status",), "/v1/status", fake.status(jobs=(EMPTIED,)), Exit.DONE),
     ("op-show-failing", ("op", "show", "op-9"), "/v1/ops/op-9", FAILING, Exit.DONE),
     (
         *("op-list-failover", ("op", "list"), "/v1/ops"),

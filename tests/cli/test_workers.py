@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rhinoctl.errors import Exit
-from rhinoctl.ids import OpId
+from rhinoctl.ids import OpId, Vnode
 from rhinoctl.ops import workers as ops
 from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import Kind, Phase
@@ -45,7 +45,9 @@ def begun(view: views.OperationView, phase: Phase | None = None) -> views.Operat
     """An operation as it was when it began, or in another phase."""
     if phase is None:
         phase = Phase.ARMED if view.kind is Kind.FAILOVER and view.id else Phase.PLANNED
-    image = {name: getattr(view, name) for name in ("id", "job", "kind", "moves", "origins")}
+    kept = ("id", "job", "kind", "moves", "origins")
+    kept += ("forfeited", "forfeited_bytes", "forfeited_seen")
+    image = {name: getattr(view, name) for name in kept}
     make = fake.failover if view.kind is Kind.FAILOVER else fake.operation
     unknown: dict[str, Any] = {"pause_ms": None, "recover_ms": None, "total_ms": None}
     changes = {**image, **unknown, "phase": phase, "replayed_batches": None, "bytes_moved": 0}
@@ -55,6 +57,12 @@ def begun(view: views.OperationView, phase: Phase | None = None) -> views.Operat
 
 SWITCHED = fake.operation(id=OpId("op-8"), kind=Kind.SWITCHOVER, bytes_moved=0)
 DRAINED = fake.operation(id=OpId("op-8"), kind=Kind.DRAIN)
+FORCED = fake.failover(
+    id=OpId(""),
+    forfeited=(Vnode(0), Vnode(2)),
+    forfeited_bytes=18_400,
+    forfeited_seen=1_699_999_990.0,
+)
 OTHER = fake.failover(id=OpId("op-10"), job="bids", recover_ms=1_210.0, replayed_batches=1)
 
 
@@ -142,6 +150,7 @@ def test_a_failover_that_is_refused(
 
 PLANS = [
     ("failover", FAILOVER, begun(fake.failover(id=OpId("")))),
+    ("failover-forced", (*FAILOVER, "--force"), begun(FORCED)),
     ("failover-copies-only", FAILOVER, begun(fake.failover(id=OpId(""), moves={}, origins={}))),
     ("switchover", SWITCHOVER, begun(fake.operation(id=OpId(""), kind=Kind.SWITCHOVER))),
     ("drain", DRAIN, begun(fake.operation(id=OpId(""), kind=Kind.DRAIN))),

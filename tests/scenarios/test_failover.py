@@ -365,24 +365,6 @@ def test_without_another_copy_the_job_waits_for_the_worker() -> None:
     end(world, query)
 
 
-def test_a_person_may_accept_that_state_is_lost() -> None:
-    """Nobody else has w1's vnodes: with --force they begin empty, and the others go on as ever."""
-    world, query = started(replication=0)
-    before = world.epoch()
-    world.hosts["w1"].lose()
-    world.run(6.0)
-    (view,) = world.failover("w1", force=True)
-    goes_on(world, query, 10.0)
-    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
-    assert set(view.moves) == set(before.owned_by("i0"))
-    forfeited = {key for key, _ in world.state().items()}
-    assert forfeited, "rows that came since are counted"
-    world.hosts["w1"].start_agent()
-    world.until(lambda: not world.hosts["w1"].agent.desks, "w1 to forget the job")  # type: ignore[union-attr]
-    goes_on(world, query)
-    assert query.failures == []
-
-
 def test_what_a_failover_by_hand_refuses() -> None:
     world, query = started()
     with pytest.raises(HealthyTarget, match="w1 answers"):

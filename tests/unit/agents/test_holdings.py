@@ -31,3 +31,18 @@ def test_a_gap_at_the_end_of_a_stream_is_seen_from_both_sides() -> None:
     job.log.drop(record.position, record.attempt)
     assert holdings.log_through(Vnode(0), before) == before
     assert holdings.log_since(Vnode(0)) == last
+
+
+def test_what_waits_for_a_checkpoint_is_known_again_after_a_gap() -> None:
+    """The log is read anew when somebody asks, and not with the next batch."""
+    world = World(workers=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    agent = world.hosts["w1"].agent
+    assert agent is not None
+    (desk,) = agent.desks.values()
+    holdings = desk.upkeep.holdings
+    before = {vnode: holdings.waiting(vnode) for vnode in holdings.vnodes()}
+    assert any(rows for rows, _ in before.values())
+    holdings.look_again()
+    assert {vnode: holdings.waiting(vnode) for vnode in holdings.vnodes()} == before

@@ -19,6 +19,7 @@ from rhinoctl.errors import (
     UnknownVnode,
 )
 from rhinoctl.ids import BASE, NO_OPERATION, BatchTime, OpId, Vnode, WorkerId
+from rhinoctl.protocol import views
 from rhinoctl.protocol.handover import Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from tests.unit.control.bench import Bench, Driver, registration
@@ -50,6 +51,22 @@ def hold_copies(bench: Bench) -> None:
 
 
 # --- requests ------------------------------------------------------------------------------------
+
+
+def test_a_switchover_says_why_there_is_nowhere_to_go() -> None:
+    bench = started()
+
+    def refusal(target: str, to: str) -> str:
+        request = views.SwitchoverRequest(target=target, to=to)
+        with pytest.raises(Refused) as caught:
+            bench.call(lambda c: c.switchover(request))
+        return caught.value.message
+
+    assert refusal("w1", "w1") == "what w1 owns of job clicks is on worker w1 already"
+    assert refusal("w1", "i0") == "what w1 owns of job clicks is on worker w1 already"
+    bench.call(lambda c: c.drain(views.DrainRequest(worker=W2, dry_run=False)))
+    bench.run(5.0)
+    assert refusal("w1", "w2") == "worker w2 is drained: it gets no vnodes"
 
 
 @pytest.mark.parametrize("vnodes", [(4,), (-1,), (0, 99), ()])

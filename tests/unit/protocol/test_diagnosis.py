@@ -40,6 +40,7 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 I0, I1 = InstanceId("i0"), InstanceId("i1")
 JOB, UID = JobName("clicks"), JobUid("clicks-1")
 EPOCH = epoch(3, {I0: W1, I1: W2}, (I0, "w2"), (I1, "w1"))
+ALONE = epoch(3, {I0: W1, I1: W2}, (I0, ""), (I1, ""))
 NOW = BatchTime(0, 40)
 DIGEST = offsets_digest('["40"]')
 DECIDED = RecordId(Position(0, 40, 0), Attempt(2, 40))
@@ -348,7 +349,27 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         BAD,
         "2 of 3 lost",
     ),
+    "a lost worker with the only copy": (
+        cluster(worker(W1, live=False, verdict=Verdict.LOST), jobs=(job(epoch=ALONE),)),
+        Check.WORKER_SILENT,
+        BAD,
+        "`rhinoctl failover w1 --force`: vnode 0 of job clicks",
+    ),
 }
+
+
+def test_a_braked_failover_that_would_lose_state_is_not_proposed_without_force() -> None:
+    lost = worker(W1, live=False, verdict=Verdict.LOST)
+    found = judged(cluster(lost, jobs=(job(braked="no other whole copy", epoch=ALONE),)))
+    (braked,) = [finding for finding in found if finding.check is Check.FAILOVER_BRAKED]
+    assert "`rhinoctl failover w1 --force`" in braked.remedy
+    assert "vnode 0 " in braked.remedy
+    (safe,) = [
+        finding
+        for finding in judged(cluster(lost, jobs=(job(braked="2 of 3 lost"),)))
+        if finding.check is Check.FAILOVER_BRAKED
+    ]
+    assert "--force" not in safe.remedy
 
 
 @pytest.mark.parametrize("name", CASES)

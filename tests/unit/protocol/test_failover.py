@@ -3,10 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rhinoctl.ids import InstanceId, Vnode, WorkerId
+from rhinoctl.ids import BASE, InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol.duties import duties
 from rhinoctl.protocol.epochs import Epoch, Member, Role, Route, successor_fault
 from rhinoctl.protocol.failover import Choice, GivenUp, orphans, plan_cut
+from rhinoctl.protocol.handover import Facts, Phase
+from rhinoctl.protocol.recovery import Failover, step, with_more
 from tests.fakes.cluster.scenarios import I0, I1, I2, THREE, V0, V1, V2, W1, W2, W3, epoch
 
 WORKERS = tuple(WorkerId(f"w{n}") for n in range(1, 6))
@@ -125,3 +127,47 @@ def test_an_heir_that_is_lost_too_hands_its_duty_on() -> None:
         (I2, 0): frozenset({V2}),
         (I2, second.epoch.number): frozenset({V0, V1}),
     }
+
+
+def seen(now: Epoch) -> Facts:
+    return Facts(
+        epoch=now, epoch_from=BASE, reached={}, driver_epoch=None, copies={}, ready=frozenset()
+    )
+
+
+def forced(now: Epoch, lost: WorkerId) -> Failover:
+    """A failover that may lose state, as it is offered."""
+    begun = Failover(
+        op=OpId("op-1"),
+        job=JobUid("j-1"),
+        gone=GivenUp(workers=frozenset({lost})),
+        why="",
+        decided=None,
+        force=True,
+    )
+    return step(begun, seen(now), {}, 0.0)
+
+
+def test_a_failover_knows_what_began_empty_by_all_of_its_cuts() -> None:
+    before = epoch(THREE, ((I0, ""), (I1, ""), (I2, "")))
+    first = forced(before, W1)
+    assert first.begin_empty == {V0}
+    assert first.proposal is not None
+    more = with_more(first, GivenUp(workers=frozenset({W2})), "")
+    second = step(more, seen(first.proposal), {}, 1.0)
+    assert second.proposal is not None
+    assert V1 in second.proposal.forfeited
+    done = step(second, seen(second.proposal), {}, 2.0)
+    assert done.phase is Phase.MARKED
+    assert done.begin_empty == {V0, *second.proposal.forfeited}
+
+
+def test_what_an_earlier_failover_has_lost_is_not_lost_again() -> None:
+    before = epoch(THREE, ((I0, ""), (I1, "w3"), (I2, "")))
+    first = forced(before, W1).proposal
+    assert first is not None
+    later = forced(first, W2)
+    assert later.proposal is not None
+    assert later.begin_empty == later.proposal.forfeited
+    assert V1 not in later.begin_empty
+    assert step(later, seen(first), {}, 1.0).begin_empty == later.begin_empty

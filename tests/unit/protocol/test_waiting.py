@@ -11,7 +11,7 @@ from rhinoctl.protocol.handover import Facts, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.messages import VnodeReport
 from rhinoctl.protocol.recovery import Failover
-from rhinoctl.protocol.waiting import failover_waits_for, waits_for
+from rhinoctl.protocol.waiting import by_hand, failover_waits_for, waits_for
 from tests.unit.protocol.handover_walk import epoch
 from tests.unit.protocol.test_handover import FULL, MOVED, after, facts
 
@@ -85,3 +85,12 @@ def test_a_failover_says_what_keeps_it(
     told = failover_waits_for(state, seen(**changes))
     assert len(told) == len(words)
     assert all(word in each for word, each in zip(words, told, strict=True))
+
+
+def test_by_hand_with_force_only_where_state_would_be_lost() -> None:
+    known = epoch(3, {InstanceId("i0"): W1, I1: W2}, (InstanceId("i0"), "w3"), (I1, ""))
+    w1, both = GivenUp(workers=frozenset({W1})), GivenUp(workers=frozenset({W1, W2}))
+    assert by_hand(known, w1.workers, w1) == "`rhinoctl failover w1`"
+    typed = by_hand(known, both.workers, both)
+    assert "`rhinoctl failover w1`, `rhinoctl failover w2 --force`" in typed
+    assert "vnode 1 " in typed
