@@ -215,7 +215,7 @@ class Job:
 
     def _note_epoch(self, record: DecisionRecord) -> None:
         self.epochs[record.next_epoch.number] = record.next_epoch
-        if record.next_epoch.forfeited:
+        if record.is_marker and record.next_epoch.forfeited:  # once: batches of that epoch count
             self.forfeits.append(record)
         if record.is_marker:
             self._epoch_starts[record.next_epoch.number] = record.time

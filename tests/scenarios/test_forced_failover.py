@@ -57,7 +57,7 @@ def test_state_that_was_not_lost_is_not_said_to_be() -> None:
 
 def test_the_second_of_two_holders_is_given_up_only_by_force() -> None:
     """Each has what the other has: with the first given up, the second is the last."""
-    world, _ = started(workers=3)
+    world, query = started(workers=3)
     lost = [WorkerId(f"w{n}") for n in (1, 2)]
     epoch = world.epoch()
     last = tuple(Vnode(v) for v in epoch.vnodes() if {*epoch.full_holders(Vnode(v))} <= {*lost})
@@ -71,7 +71,8 @@ def test_the_second_of_two_holders_is_given_up_only_by_force() -> None:
         world.failover("w2")
     (planned,) = world.failover("w2", force=True, dry_run=True)
     world.failover("w2", force=True)
-    world.until(lambda: failovers(world)[0].marker is not None, "the cut")
+    world.until(lambda: failovers(world)[0].phase is Phase.COMPLETE)
+    goes_on(world, query)
     assert planned.forfeited == failovers(world)[0].forfeited == last
     assert {*world.call(lambda c: c.job(JOB)).forfeited} == {*last}
 
