@@ -141,8 +141,10 @@ class Audit:
         and from the one before, so that it can serve when the newest is bad. An older one is kept
         for a transfer at most, and one from before the worker was full was perhaps its base. Nor
         does one count from before the last moment at which one was seen to have rotted: when that
-        is set aside, an older one, without a log, takes its place in the row."""
-        if any(image.spoilt for image in images):
+        is set aside, an older one, without a log, takes its place in the row. What was on a disk
+        that is gone counts as rotten: it may be back one day, behind the log."""
+        unplugged = any(disk.gone for disk in self._world.hosts[worker].further.values())
+        if any(image.spoilt for image in images) or (unplugged and not images):
             self._rotted[worker, vnode] = self._watching.decided[-1].time
         rotted = self._rotted.get((worker, vnode), BASE)
         since = max(self._full_since(worker, vnode), rotted)

@@ -28,6 +28,13 @@ _LOST = re.compile(rb'"lost":\s*\[([^\]]*)\]')
 Bodies = dict[tuple[int, int, Vnode], bytes]
 
 
+def _adopts(record: DecisionRecord) -> bool:
+    """Whether what a record follows may be decided only with it: a cut adopts what those that are
+    left have sealed. Refused, it has decided nothing, and with the lost one back, which has not
+    sealed that, another session goes on without it."""
+    return record.is_marker and record.next_epoch.is_cut
+
+
 class Watching:
     """The history of a run as the wire shows it.
 
@@ -62,7 +69,8 @@ class Watching:
             worker = self._world.network.host_of(request.to)
             self.records.setdefault(record.id, record)
             self._seals[record.id, worker] = record
-            self._acts_on(record.after, str(request.sender.origin))
+            if not _adopts(record):
+                self._acts_on(record.after, str(request.sender.origin))
         elif isinstance(message, m.Apply):
             self._acts_on(message.record, str(request.sender.origin))
         elif isinstance(message, m.ApplyBatch) and self.watchful:
