@@ -39,6 +39,9 @@ class Result:
 FINDINGS_MAX = 5
 """After so many seeds that found something the rest is not run."""
 
+SIGN_OF_LIFE_S = 60.0
+"""How often a run says how far it is."""
+
 
 def main() -> int:
     """Run what the arguments say."""
@@ -86,6 +89,7 @@ def _seeds(given: argparse.Namespace) -> tuple[Iterable[int], float]:
 
 def _run(seeds: Iterable[int], deadline: float, jobs: int) -> int:
     began, outcomes, found = time.monotonic(), 0, 0
+    said = began
     struck: Counter[type[f.Fault]] = Counter()
     virtual_s, never_taken = 0.0, TABLES
     for result in _results(seeds, deadline, jobs):
@@ -98,6 +102,9 @@ def _run(seeds: Iterable[int], deadline: float, jobs: int) -> int:
             _tell(simulate(plan_of(result.seed)))
             if found == FINDINGS_MAX:
                 break
+        if time.monotonic() - said >= SIGN_OF_LIFE_S:
+            said = time.monotonic()
+            print(f"seed {result.seed}: {outcomes} run, {found} found something", flush=True)
     took_s = time.monotonic() - began
     rate = outcomes / took_s if took_s else 0.0
     print(
