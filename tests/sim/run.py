@@ -92,7 +92,7 @@ class Simulation:
         world = self.world
         world.heal()
         striking.healed = True
-        outsider = self._outsider()
+        outsider = self._outsider(striking)
         if outsider is not None:
             striking.note(f"{outsider} stays dead")
             world.hosts[WorkerId(outsider)].lose()
@@ -111,9 +111,12 @@ class Simulation:
         self._goes_on(outsider)
         self.audit.look()
 
-    def _outsider(self) -> str | None:
-        """Who stays dead: it must not be the only one that has all of a vnode."""
+    def _outsider(self, striking: Striking) -> str | None:
+        """Who stays dead: it must not be the only one that has all of a vnode, nor the only one
+        that will, since copies may be about to go where none are wanted."""
         outsider = self.plan.setup.outsider
+        if striking.replication == 0:
+            return None
         for record in self.watching.decided[-1:] if outsider is not None else ():
             epoch = record.next_epoch
             holders = [set(epoch.full_holders(Vnode(v))) for v in epoch.vnodes()]

@@ -43,6 +43,7 @@ class Striking:
 
     def __init__(self, world: SimWorld, plan: Plan) -> None:
         self.done: list[str] = []
+        self.replication = plan.setup.replication  # the last that was asked for
         self.over = self.healed = False
         self.rotten: set[tuple[str, int]] = set()
         self._world = world
@@ -438,6 +439,7 @@ class Striking:
             self.ask(fault, partial(again, request=views.RevertRequest()))
 
     def _set_replication(self, fault: f.SetReplication) -> None:
+        self.replication = fault.replication
         request = views.SetJob(replication=fault.replication)
         self.ask(fault, lambda c: c.set_job(JOB, request))
 
