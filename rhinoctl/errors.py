@@ -283,3 +283,11 @@ def leaves(root: type[RhinoError] = RhinoError) -> list[type[RhinoError]]:
     for child in root.__subclasses__():
         found += leaves(child)
     return found
+
+
+_CLASSES = {kind.code: kind for kind in leaves()}
+
+
+def error_of(code: str, message: str, *, remedy: str) -> RhinoError:
+    """What another process raised and sent as text; of the root's class if its code is not ours."""
+    return _CLASSES.get(code, RhinoError)(message, remedy=remedy)

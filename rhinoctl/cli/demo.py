@@ -18,7 +18,7 @@ def demo(
     query: Annotated[
         str, typer.Option(metavar="NAME", help="The NEXMark query: q8, q5 or counts.")
     ] = "q8",
-    seconds: Annotated[int, typer.Option(metavar="N", min=10, help="How long rows come.")] = 40,
+    seconds: Annotated[int, typer.Option(metavar="N", min=10, help="How long rows come.")] = 35,
     rate: Annotated[int, typer.Option(metavar="N", min=1, help="Rows a second.")] = 20_000,
     workers: Annotated[
         int, typer.Option(metavar="N", min=1, max=WORKERS_MAX, help="Workers of the cluster.")

@@ -14,6 +14,7 @@ from rhinoctl.errors import CeilingExceeded
 from rhinoctl.ids import InstanceId, WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.messages import WorkerReport
+from rhinoctl.protocol.sizes import size
 
 
 def check_ceilings(
@@ -51,7 +52,7 @@ def _check_memory(worker: WorkerId, report: WorkerReport, instances: int) -> Non
     if report.memory_bytes and needed > report.memory_bytes * limits.MEMORY_SHARE:
         raise CeilingExceeded(
             f"worker {worker} would run {instances} instances of up to"
-            f" {report.instance_bytes / 1e6:.0f} MB each; it has {report.memory_bytes / 1e6:.0f} MB"
+            f" {size(report.instance_bytes)} each; it has {size(report.memory_bytes)}"
             " of memory",
             remedy="ask for fewer instances, use more workers, or make the caches smaller",
         )

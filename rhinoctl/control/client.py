@@ -41,9 +41,6 @@ STUCK = (
     "look at the controller's log; on a local cluster, `rhinoctl local down` and `up` restart it"
 )
 
-ERRORS: Mapping[str, type[errors.RhinoError]] = {kind.code: kind for kind in errors.leaves()}
-
-
 # --- where the controller is ---------------------------------------------------------------------
 
 
@@ -337,5 +334,4 @@ def _error_of(response: httpx.Response) -> errors.RhinoError:
 
 def error_from(problem: views.Problem) -> errors.RhinoError:
     """The error of the class that a problem's code names."""
-    kind = ERRORS.get(problem.code, errors.RhinoError)
-    return kind(problem.message, remedy=problem.remedy)
+    return errors.error_of(problem.code, problem.message, remedy=problem.remedy)

@@ -7,17 +7,13 @@ that is lost leaves a person to look, and no wish that comes again (style, rule 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rhinoctl import errors
 from rhinoctl.control.fleet import Fleet
-from rhinoctl.errors import DeadlineExceeded, RhinoError, UnknownWorker, WorkerUnreachable
+from rhinoctl.errors import DeadlineExceeded, UnknownWorker, WorkerUnreachable, error_of
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.disks import DiskList, DiskReport, DiskRequest, DiskState, DiskView
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
-
-REFUSALS = {kind.code: kind for kind in errors.leaves()}
-"""The errors that an agent may refuse with, by code."""
 
 ANSWER_S = 5.0
 """An agent answers between two turns of its loop; a new disk takes some writes."""
@@ -114,7 +110,7 @@ def _answered(worker: WorkerId, envelope: Envelope) -> DiskList:
     answer = envelope.message
     if isinstance(answer, m.DisksChanged):
         if answer.code:
-            raise REFUSALS.get(answer.code, RhinoError)(answer.message, remedy=answer.remedy)
+            raise error_of(answer.code, answer.message, remedy=answer.remedy)
         return DiskList(disks=tuple(_view(worker, disk) for disk in answer.disks))
     if envelope.outcome is Outcome.NOT_DONE:
         raise _unreachable(worker)

@@ -38,6 +38,7 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.placement import Plan, plan_rescale, plan_switchover
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import stops
+from rhinoctl.protocol.sizes import size
 
 log = logging.getLogger("rhino.controller")
 
@@ -336,11 +337,11 @@ class Operations:
                 coming.setdefault(worker, []).append(vnode)
         for worker, vnodes in sorted(coming.items()):
             report = self.fleet.workers[worker].report
-            size = self._state_bytes(uid, epoch, dict.fromkeys(vnodes, InstanceId("")))
-            if report is not None and size > room_for_copies(report):
+            coming_bytes = self._state_bytes(uid, epoch, dict.fromkeys(vnodes, InstanceId("")))
+            if report is not None and coming_bytes > room_for_copies(report):
                 raise DiskFull(
-                    f"worker {worker} has {report.free_bytes / 1e6:.0f} MB free, and"
-                    f" {size / 1e6:.0f} MB would come to it; a share of it stays for log and"
+                    f"worker {worker} has {size(report.free_bytes)} free, and"
+                    f" {size(coming_bytes)} would come to it; a share of it stays for log and"
                     " compaction",
                     remedy="make room on its file system, or move to another worker",
                 )
@@ -352,11 +353,11 @@ class Operations:
     ) -> None:
         """Raise DiskFull if no disk of a worker has room for one of the vnodes."""
         for vnode in vnodes:
-            size = self._state_bytes(uid, epoch, {vnode: InstanceId("")})
-            if size > room:
+            needed = self._state_bytes(uid, epoch, {vnode: InstanceId("")})
+            if needed > room:
                 raise DiskFull(
-                    f"vnode {vnode} has {size / 1e6:.0f} MB, and no disk of worker {worker} may"
-                    f" take more than {room / 1e6:.0f} MB",
+                    f"vnode {vnode} has {size(needed)}, and no disk of worker {worker} may"
+                    f" take more than {size(room)}",
                     remedy="make room on one of them, see `rhinoctl disk list`; add a larger one,"
                     " `rhinoctl disk add`; or move to another worker",
                 )

@@ -18,6 +18,7 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
+from rhinoctl.protocol.sizes import size
 from rhinoctl.protocol.waiting import by_hand
 
 
@@ -257,7 +258,7 @@ def _room_findings(workers: Iterable[views.WorkerView], fleet: Fleet) -> Iterabl
         if worker.room_low and report is not None:
             yield views.Finding(
                 what=f"worker {worker.id}: {lowest_disk(report)} has"
-                f" {report.lowest_room / 1e6:.0f} MB left; once it is full, batches wait for it",
+                f" {size(report.lowest_room)} left; once it is full, batches wait for it",
                 remedy=f"make room on its file system, or empty it: `rhinoctl drain {worker.id}`;"
                 " it goes on by itself",
             )

@@ -1,6 +1,5 @@
 """`op revert`: the layout before a complete operation, by another operation."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rhinoctl.control.failovers import Failovers
@@ -12,6 +11,7 @@ from rhinoctl.ids import OpId, Vnode
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import views
 from rhinoctl.protocol.reverting import Way, plan_revert
+from rhinoctl.protocol.waiting import listed
 
 
 @dataclass(slots=True)
@@ -90,10 +90,10 @@ class Reverts:
             and first in view.moves
             and _number(view.id) > _number(done.view.id)
         ]
-        listed = _listed(vnodes)
+        which = listed(vnodes)
         if not later:
             return CannotRevert(
-                f"vnode {listed} of {done.view.id} is not where it was moved to",
+                f"vnode {which} of {done.view.id} is not where it was moved to",
                 remedy=f"see `rhinoctl job show {done.view.job}`; `rhinoctl handover` moves vnodes",
             )
         last = later[0]
@@ -101,7 +101,7 @@ class Reverts:
         if last.kind is hm.Kind.FAILOVER:
             back = f"`rhinoctl handover {last.job} --vnodes {first} --to INSTANCE`"
         return CannotRevert(
-            f"vnode {listed} of {done.view.id} was moved on by {last.kind.value} {last.id},"
+            f"vnode {which} of {done.view.id} was moved on by {last.kind.value} {last.id},"
             f" to {last.moves[first]}",
             remedy=f"take that back first: {back}",
         )
@@ -116,9 +116,4 @@ def _why(way: Way) -> str:
     reasons: dict[str, list[Vnode]] = {}
     for vnode, reason in way.stays.items():
         reasons.setdefault(reason, []).append(vnode)
-    return "; ".join(f"vnode {_listed(vnodes)}: {why}" for why, vnodes in reasons.items())
-
-
-def _listed(vnodes: Iterable[Vnode]) -> str:
-    every = list(vnodes)
-    return ", ".join(map(str, every[:8])) + (" …" if len(every) > 8 else "")
+    return "; ".join(f"vnode {listed(vnodes)}: {why}" for why, vnodes in reasons.items())

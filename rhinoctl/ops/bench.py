@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rhinoctl.control.client import ERRORS
-from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError
+from rhinoctl.errors import DeadlineExceeded, RhinoError, UsageError, error_of
 from rhinoctl.ops import embedded, prerequisites
 from rhinoctl.ops.bench_figures import (
     BenchResult,
@@ -223,8 +222,8 @@ def _follow(child: Child, step: Step, log: Path, say: Say) -> list[Measured]:
         heard_at = now
         match event.get("event"):
             case "error":
-                kind = ERRORS.get(str(event.get("code")), RhinoError)
-                raise kind(str(event.get("message")), remedy=str(event.get("remedy")))
+                told = [str(event.get(key)) for key in ("code", "message", "remedy")]
+                raise error_of(told[0], told[1], remedy=told[2])
             case "measured":
                 measured.append(_read(event))
                 say(f"{step.what}: {_line(measured[-1])}")

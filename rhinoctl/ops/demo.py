@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rhinoctl.control.client import ERRORS, ControlClient
+from rhinoctl.control.client import ControlClient
 from rhinoctl.errors import (
     DeadlineExceeded,
     NotRunning,
@@ -17,6 +17,7 @@ from rhinoctl.errors import (
     RhinoError,
     UnknownJob,
     UsageError,
+    error_of,
 )
 from rhinoctl.ids import JobName, OpId, Vnode, WorkerId
 from rhinoctl.ops import embedded, prerequisites
@@ -202,8 +203,8 @@ def _follow(
             tally.take(event, now)
             heard_at = now
         if tally.fault is not None:
-            kind = ERRORS.get(tally.fault.code, RhinoError)
-            raise kind(tally.fault.message, remedy=tally.fault.remedy)
+            fault = tally.fault
+            raise error_of(fault.code, fault.message, remedy=fault.remedy)
         if tally.result is not None and done_at is None:
             done_at = now
         if done_at is None and now - heard_at > SILENCE_S:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
-from rhinoctl.errors import RhinoError, leaves
+from rhinoctl.errors import RhinoError, error_of
 from rhinoctl.ids import KEY_GROUPS
 from rhinoctl.operators import bound_from_json
 from rhinoctl.operators.base import KEY_GROUP, BoundOperator, Operator
@@ -168,8 +168,7 @@ def raise_refusal(told: dict[str, Any]) -> None:
     """Raise in the driver what a task has told instead of its receipt."""
     if REFUSAL in told:
         code, message, remedy = told[REFUSAL]
-        kinds = {kind.code: kind for kind in leaves()}
-        raise kinds[code](message, remedy=remedy)
+        raise error_of(code, message, remedy=remedy)
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,7 @@ from rhinoctl.errors import CorruptFile, DiskFull, DiskRefused, RhinoError, Unkn
 from rhinoctl.ids import DiskId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.disks import FIRST, DiskState
+from rhinoctl.protocol.sizes import size
 from rhinoctl.state.disk import RoomyDisk
 from rhinoctl.state.manifests import decode_checked, encode_checked
 from rhinoctl.state.spread import MARKER, MOVED, MOVING, Member, Place, SpreadDisk, has_live
@@ -263,8 +264,8 @@ class Disks:
             room = self._room_without(member)
             if needed > room:
                 raise DiskFull(
-                    f"disk {name} has {needed / 1e6:.0f} MB, and the other disks of worker"
-                    f" {self._owner.worker} have room for {room / 1e6:.0f} MB of them",
+                    f"disk {name} has {size(needed)}, and the other disks of worker"
+                    f" {self._owner.worker} have room for {size(room)} of them",
                     remedy="add a disk first, `rhinoctl disk add`, or take vnodes off the worker",
                 )
             self._become(member, DiskState.RETIRING)

@@ -125,7 +125,7 @@ def test_a_move_that_would_fill_a_disk_is_refused() -> None:
     disk.capacity_bytes = disk.bytes_used() + 100
     world.run(2.0)
     seen = world.epoch()
-    with pytest.raises(DiskFull, match="worker w3 has 0 MB free"):
+    with pytest.raises(DiskFull, match="worker w3 has 100 B free"):
         world.rescale(3)
     disk.capacity_bytes = None
     world.run(2.0)

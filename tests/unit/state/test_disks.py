@@ -193,7 +193,7 @@ def test_what_cannot_be_retired(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     assert "has its log" in refused(lambda: disks.retire(DiskId("d1"), 0))
     assert "it has d1, d2" in refused(lambda: disks.retire(DiskId("d9"), 0), UnknownDisk)
     monkeypatch.setattr(disks.spread.first, "free_bytes", lambda: 10)
-    assert "room for 0 MB" in refused(lambda: disks.retire(D2, 11), DiskFull)
+    assert "room for 10 B" in refused(lambda: disks.retire(D2, 11), DiskFull)
     assert states(disks)["d2"] is DiskState.IN_USE
     os.rename(site.path("d2"), site.path("away"))
     disks.find_lost()
