@@ -11,7 +11,7 @@ Invariants:
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rhino_agent.copies import Copies
 from rhino_agent.job import Job
@@ -58,6 +58,13 @@ class Move:
     steps: Steps[None]
 
 
+class Stuck(NamedTuple):
+    """A vnode that could not leave its disk: why, and when it is tried again."""
+
+    why: str
+    again_at: float
+
+
 class DiskCare:
     """The disks of a worker, and the jobs whose vnodes are on them."""
 
@@ -68,8 +75,7 @@ class DiskCare:
         self._throttle = Throttle(ports.clock, limits.RETIRE_BYTES_S)
         self._move: Move | None = None
         self._look_at = ports.clock.monotonic() + limits.DISK_LOOK_S
-        self._move_at = 0.0
-        self._faults: dict[DiskId, str] = {}
+        self._stuck: dict[Place, Stuck] = {}
         self._scrubs: Counter[DiskId] = Counter()
 
     @property
@@ -87,8 +93,8 @@ class DiskCare:
             self._find_lost()
             for member in self._disks.find_empty():
                 event("disk-empty", disk=member.name, path=member.path)
-        if self._move is None and now >= self._move_at:
-            self._begin()
+        if self._move is None:
+            self._begin(now)
         if self._move is not None and self._move.desk not in self._desks.values():
             self._drop(self._move)
         if self._move is not None and self._throttle.may():
@@ -113,14 +119,17 @@ class DiskCare:
 
     # --- a disk that is retired ------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Take the next vnode that is to leave its disk, and that nobody works on."""
+    def _begin(self, now: float) -> None:
+        """Take the next vnode that is to leave its disk, and that nobody works on. One that could
+        not leave waits for a while, and holds up no other."""
         for member in self._disks.spread.members:
             if member.state is not DiskState.RETIRING or member.disk is None:
                 continue
             for place in self._disks.spread.places(member):
                 desk = self._desks.get(JobUid(place.job))
                 if desk is None or not place.vnode.isdigit():
+                    continue
+                if place in self._stuck and now < self._stuck[place].again_at:
                     continue
                 vnode = Vnode(int(place.vnode))
                 if not desk.upkeep.is_busy(vnode):
@@ -134,12 +143,14 @@ class DiskCare:
             self._throttle.took(next(move.steps))
         except StopIteration:
             self._drop(move)
-            self._faults.pop(source.name, None)
+            self._stuck.pop(_place(move), None)
             event("vnode-moved", job=move.desk.job.spec.uid, vnode=move.vnode, off=source.name)
         except (RhinoError, OSError) as fault:
             self._drop(move)
-            self._move_at = self._ports.clock.monotonic() + limits.RETIRE_PAUSE_S
-            self._faults[source.name] = f"vnode {move.vnode} does not leave it: {fault}"
+            again_at = self._ports.clock.monotonic() + limits.RETIRE_PAUSE_S
+            self._stuck[_place(move)] = Stuck(
+                f"vnode {move.vnode} does not leave it: {fault}", again_at
+            )
             event("vnode-not-moved", vnode=move.vnode, disk=source.name, fault=fault)
             if isinstance(fault, CorruptFile):
                 for manifest in move.desk.upkeep.holdings.of(move.vnode).complete():
@@ -253,11 +264,18 @@ class DiskCare:
                 vnodes=vnodes[member.name],
                 bytes=size[member.name],
                 shares=volumes.setdefault(_volume(member), member.name),
-                fault=member.fault or self._faults.get(member.name, ""),
+                fault=member.fault or self._why_stuck(member),
                 scrub=self._scrub_view(member.name),
             )
             for member in self._disks.spread.members
         )
+
+    def _why_stuck(self, member: Member) -> str:
+        """What keeps the first vnode that could not leave a disk; empty if there is none."""
+        if member.state is not DiskState.RETIRING or not self._stuck:
+            return ""
+        there = (self._stuck.get(place) for place in self._disks.spread.places(member))
+        return next((stuck.why for stuck in there if stuck is not None), "")
 
     def _vnodes(self, desk: Desk) -> dict[DiskId, list[Vnode]]:
         found: dict[DiskId, list[Vnode]] = {}

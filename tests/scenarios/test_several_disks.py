@@ -1,6 +1,8 @@
 """Workers with several disks: vnodes are spread, leave a disk that is retired, and outlive one that
 is lost."""
 
+import errno
+
 import pytest
 
 from rhinoctl.errors import DiskRefused, UnknownDisk, UnknownWorker, WorkerUnreachable
@@ -166,6 +168,32 @@ def test_what_is_set_aside_while_it_moves_does_not_come_back_on_the_other_disk()
     now = desk.upkeep.holdings.of(vnode).complete()
     assert now
     assert oldest not in [manifest.checkpoint_id for manifest in now]
+    world.finish(query, batches=query.directory.committed + 20)
+
+
+def test_a_vnode_that_cannot_leave_its_disk_holds_up_no_other() -> None:
+    world = World(workers=1, vnodes=8, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 40)
+    host = world.hosts["w1"]
+    moving = on_disk(host, SECOND)
+    stuck, refusing = min(moving), True
+
+    def refuse() -> None:
+        if refusing:
+            arm()
+            raise OSError(errno.EIO, "a test")
+
+    def arm() -> None:
+        world.trap("w1", "disk.append", refuse, holding=f"moving/{world.uid()}-{stuck}/")
+
+    arm()
+    ask(world, DiskAction.RETIRE, disk="d2")
+    world.until(lambda: on_disk(host, SECOND) == {stuck}, "the others to have left")
+    assert f"vnode {stuck} does not leave it" in reports(world)["d2"].fault
+    refusing = False
+    world.until(lambda: reports(world)["d2"].state is DiskState.EMPTY, "an empty disk")
+    assert reports(world)["d2"].fault == ""
     world.finish(query, batches=query.directory.committed + 20)
 
 

@@ -44,7 +44,9 @@ def test_instances_of_all_jobs_count_for_a_worker_s_memory() -> None:
     for worker in bench.workers.values():
         worker.host["memory_bytes"] = 2 << 30
     bench.run(3.0)
-    with pytest.raises(CeilingExceeded, match="would run 2 instances of up to 1.1 GB each; it has 2.1 GB"):
+    with pytest.raises(
+        CeilingExceeded, match=r"would run 2 instances of up to 1\.1 GB each; it has 2\.1 GB"
+    ):
         bench.rescale(4, dry_run=True)
 
 
