@@ -114,6 +114,24 @@ class ParallelismOutOfRange(UsageError):
     code = "parallelism-out-of-range"
 
 
+class NoInventory(UsageError):
+    """The inventory's file is not there, or not readable."""
+
+    code = "no-inventory"
+
+
+class InvalidInventory(UsageError):
+    """The inventory has mistakes; all are named, with their lines."""
+
+    code = "invalid-inventory"
+
+
+class InventoryExists(Refused):
+    """`init` would write over a file."""
+
+    code = "inventory-exists"
+
+
 class UnsupportedSpark(Refused):
     """Spark Connect, a real-time or continuous trigger, async progress, or Spark < 4.2."""
 

@@ -8,6 +8,7 @@ import typer
 
 from rhinoctl.cli import (
     bench,
+    config,
     controller,
     demo,
     disk,
@@ -33,11 +34,17 @@ _UsageFault = typer.BadParameter.__mro__[1]
 """What the parser raises; typer has it under another name in each version."""
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
-for each in (demo, status, doctor, move, workers, groups, verify, version):
+for each in (demo, config, status, doctor, move, workers, groups, verify, version):
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),
-    *(("op", op.app), ("disk", disk.app), ("controller", controller.app), ("bench", bench.app)),
+    *(
+        ("config", config.app),
+        ("op", op.app),
+        ("disk", disk.app),
+        ("controller", controller.app),
+        ("bench", bench.app),
+    ),
 ):
     app.add_typer(verbs, name=name)
 

@@ -1,0 +1,371 @@
+"""The inventory: the hosts of a cluster as a person wrote them down, checked before anything is
+touched. docs/operations/inventory.md says it for people.
+
+Invariants:
+
+1. What is read is whole and consistent, or refused with every mistake there is and its line.
+2. A value that is not written is decided here, in the model's defaults, and nowhere else.
+3. No secret is in it: keys are files, and passwords are asked for or come from the environment.
+"""
+
+import difflib
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import model_validator as validator
+
+from rhinoctl import limits
+from rhinoctl.config.yaml_tree import Mistake, Tree, Where, read_tree
+from rhinoctl.errors import InvalidInventory, NoInventory
+
+FILE: Final = "inventory.yml"
+"""Its usual name, in the directory where a command is typed."""
+
+FORMAT: Final = 1
+"""Of the inventory; another one is refused, not guessed at."""
+
+MISTAKES_SHOWN: Final = 20
+"""More are counted."""
+
+NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+"""Of a cluster or a worker: it becomes a part of paths, units and certificates."""
+
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:%-]{1,253}$")]
+"""A host's name, or its address by IPv4 or IPv6."""
+
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
+Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Megabytes = Annotated[int, Field(ge=1, le=1 << 24)]
+
+M = TypeVar("M", bound="Part")
+
+
+class Part(BaseModel):
+    """A mapping of the inventory: no other keys than these, and no value taken for another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @validator(mode="before")
+    @classmethod
+    def _nothing_said(cls, value: Any) -> Any:
+        """A heading with nothing but comments below it is as good as none."""
+        if not isinstance(value, dict):
+            return value
+        fields = cls.model_fields
+        return {
+            key: below
+            for key, below in value.items()
+            if below is not None or key not in fields or not any(_parts(fields[key].annotation))
+        }
+
+    def under(self: M, special: M) -> M:
+        """These values, where `special` does not say otherwise."""
+        said = {name: getattr(special, name) for name in special.model_fields_set}
+        return self.model_copy(update=said)
+
+
+class Ssh(Part):
+    """How a host is reached. `identity` and `known_hosts` are files of the machine where the
+    commands are typed; without an identity the SSH agent and the usual keys are asked."""
+
+    user: Login | None = None
+    port: Port = 22
+    identity: str | None = None
+    jump: Host | None = None
+    jump_user: Login | None = None
+    jump_port: Port = 22
+    known_hosts: str = "~/.ssh/known_hosts"
+    sudo: bool = False
+    connect_s: Annotated[float, Field(gt=0, le=300)] = 10.0
+    command_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    sessions: Annotated[int, Field(ge=1, le=64)] = 8
+
+
+class Ports(Part):
+    """Where processes listen; see the firewall table of docs/operations/inventory.md."""
+
+    controller: Port = 7470
+    agent: Port = 7471
+
+
+class Limits(Part):
+    """What an agent with its instances may take of a host; null: no limit."""
+
+    memory_mb: Megabytes | None = None
+    cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
+
+
+class Agent(Part):
+    """Settings of all agents and their instances."""
+
+    cache_mb: Megabytes = 64
+    buffer_mb: Megabytes = 64
+    replay_target_s: Annotated[float, Field(ge=0.1, le=3600)] = limits.REPLAY_TARGET_S
+    replication_mb_s: Annotated[int, Field(ge=0, le=1 << 20)] = 0
+    require_hardlink: bool = False
+
+
+class Controller(Part):
+    """The host of the controller, and how it decides that a worker is lost."""
+
+    host: Host
+    address: Host | None = None
+    data_dir: str = "/var/lib/rhinoctl/controller"
+    lease_s: Annotated[float, Field(ge=0.5, le=3600)] = limits.LEASE_OF_WORKER_S
+    auto_failover: bool = True
+    ssh: Ssh = Field(default_factory=Ssh)
+
+
+class Worker(Part):
+    """A host with an agent. `address` is how the others reach it, if not by `host`; `disks` are
+    directories, the first with the log; `slots` bound the instances that it runs; `port` is its
+    agent's, if not the one of all."""
+
+    host: Host
+    name: Name | None = None
+    address: Host | None = None
+    rack: Label | None = None
+    slots: Annotated[int, Field(ge=1, le=1024)] | None = None
+    disks: Annotated[list[str], Field(min_length=1, max_length=64)] = ["/var/lib/rhinoctl/worker"]
+    port: Port | None = None
+    limits: Limits = Field(default_factory=Limits)
+    ssh: Ssh = Field(default_factory=Ssh)
+
+    @property
+    def id(self) -> str:
+        """The worker's name in the cluster."""
+        return self.name or self.host.lower()
+
+
+class Inventory(Part):
+    """A cluster's hosts. Workers, and the controller, have what `ssh`, `ports` and `limits` say at
+    the top, but for what they say themselves; so it is once this has been read."""
+
+    format: Literal[1] = FORMAT
+    cluster: Name
+    install_dir: str = "/opt/rhinoctl"
+    ssh: Ssh = Field(default_factory=Ssh)
+    ports: Ports = Field(default_factory=Ports)
+    limits: Limits = Field(default_factory=Limits)
+    agent: Agent = Field(default_factory=Agent)
+    controller: Controller
+    workers: Annotated[list[Worker], Field(min_length=1, max_length=4096)]
+
+    @validator(mode="after")
+    def _inherit(self) -> Self:
+        """Hand down what is said at the top."""
+        workers = [
+            worker.model_copy(
+                update={
+                    "ssh": self.ssh.under(worker.ssh),
+                    "port": self.ports.agent if worker.port is None else worker.port,
+                    "limits": self.limits.under(worker.limits),
+                }
+            )
+            for worker in self.workers
+        ]
+        controller = self.controller.model_copy(update={"ssh": self.ssh.under(self.controller.ssh)})
+        # Frozen for all but this: what was read becomes what is meant, once.
+        object.__setattr__(self, "workers", workers)
+        object.__setattr__(self, "controller", controller)
+        return self
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_inventory(path: Path) -> Inventory:
+    """The inventory of a file. Raises NoInventory, and InvalidInventory with every mistake."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NoInventory(
+            f"there is no inventory {path}",
+            remedy="`rhinoctl init` writes one to fill in; or name yours: --inventory FILE",
+        ) from None
+    except UnicodeDecodeError as fault:
+        raise invalid(path, [Mistake(0, f"it is not UTF-8, from byte {fault.start} on")]) from None
+    except OSError as fault:
+        raise NoInventory(
+            f"the inventory {path} cannot be read: {fault.strerror}",
+            remedy="make it readable for you, or name another one: --inventory FILE",
+        ) from None
+    inventory, mistakes = parse_inventory(text)
+    if inventory is None:
+        raise invalid(path, mistakes)
+    return inventory
+
+
+def invalid(path: Path, mistakes: list[Mistake]) -> InvalidInventory:
+    """The error with every mistake of an inventory, by line."""
+    shown = [f"line {m.line}: {m.what}" if m.line else m.what for m in mistakes[:MISTAKES_SHOWN]]
+    if len(mistakes) > MISTAKES_SHOWN:
+        shown.append(f"and {len(mistakes) - MISTAKES_SHOWN} more")
+    there = f" {shown[0]}" if len(shown) == 1 else "".join(f"\n  {line}" for line in shown)
+    return InvalidInventory(
+        f"{path}:{there}",
+        remedy="mend it, then `rhinoctl config validate`; docs/operations/inventory.md has every"
+        " key",
+    )
+
+
+def parse_inventory(text: str) -> tuple[Inventory | None, list[Mistake]]:
+    """The inventory that a text is, or every mistake in it, by line."""
+    tree = read_tree(text)
+    if tree.mistakes:
+        return None, sorted(tree.mistakes)
+    if not isinstance(tree.value, dict):
+        return None, [
+            Mistake(0, "an inventory is a mapping: `cluster:`, `controller:`, `workers:`")
+        ]
+    try:
+        inventory = Inventory.model_validate(tree.value)
+    except ValidationError as fault:
+        return None, sorted({_mistake(tree, dict(each)) for each in fault.errors()})
+    mistakes = sorted(set(_contradictions(inventory, tree)))
+    return (None, mistakes) if mistakes else (inventory, [])
+
+
+# --- what a mistake is called --------------------------------------------------------------------
+
+
+def _mistake(tree: Tree, fault: dict[str, Any]) -> Mistake:
+    where: Where = tuple(fault["loc"])
+    name = _spelled(where)
+    match fault["type"]:
+        case "extra_forbidden":
+            return Mistake(tree.line(where), f"`{name}` is not known{_nearest(where)}")
+        case "missing":
+            return Mistake(tree.line(where), f"`{name}` is missing")
+        case "string_pattern_mismatch":
+            what = f"`{name}`: {fault['input']!r} has characters that cannot be in it"
+            return Mistake(tree.line(where), what)
+    said = str(fault["msg"]).removeprefix("Input ")
+    return Mistake(tree.line(where), f"`{name}` {said}, not {_found(fault['input'], tree, where)}")
+
+
+def _found(value: object, tree: Tree, where: Where) -> str:
+    """The value in question, as it was written."""
+    match value:
+        case None:
+            return "nothing"
+        case dict():
+            return "a mapping"
+        case list():
+            return f"a list of {len(value)}"
+    return f"{value!r}" if isinstance(value, str) else tree.texts.get(where, repr(value))
+
+
+def _spelled(where: Where) -> str:
+    """A way as people write it: workers[2].ssh.user, counted from 1."""
+    text = ""
+    for part in where:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _nearest(where: Where) -> str:
+    """The key that was meant, as far as it can be guessed."""
+    known = list(_part_at(where[:-1]).model_fields)
+    close = difflib.get_close_matches(str(where[-1]), known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean `{close[0]}`?"
+    return f"; there are {', '.join(known)}"
+
+
+def _part_at(where: Iterable[str | int]) -> type[Part]:
+    part: type[Part] = Inventory
+    for step in where:
+        if isinstance(step, str):
+            part = next(_parts(part.model_fields[step].annotation))
+    return part
+
+
+def _parts(annotation: Any) -> Iterator[type[Part]]:
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _parts(argument)
+
+
+# --- what contradicts itself ---------------------------------------------------------------------
+
+
+def _contradictions(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
+    yield from _twice(inventory, tree)
+    yield from _paths(inventory, tree)
+    yield from _listeners(inventory, tree)
+    for where, ssh in _every_ssh(inventory):
+        host = _host_at(inventory, where)
+        if ssh.jump is not None and ssh.jump == host:
+            yield Mistake(tree.line((*where, "ssh", "jump")), f"{host} is its own jump host")
+
+
+def _every_ssh(inventory: Inventory) -> Iterator[tuple[Where, Ssh]]:
+    yield ("controller",), inventory.controller.ssh
+    for number, worker in enumerate(inventory.workers):
+        yield ("workers", number), worker.ssh
+
+
+def _host_at(inventory: Inventory, where: Where) -> str:
+    if where == ("controller",):
+        return inventory.controller.host
+    return inventory.workers[int(where[1])].host
+
+
+def _twice(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
+    """Hosts and names that are there more than once; a host under two names is found by
+    `rhinoctl check`, which sees its machine id."""
+    hosts: dict[tuple[str, int], int] = {}
+    names: dict[str, int] = {}
+    for number, worker in enumerate(inventory.workers):
+        line = tree.line(("workers", number, "host"))
+        place = (worker.host.lower(), worker.ssh.port)
+        if place in hosts:
+            yield Mistake(line, f"host {worker.host} is there twice, first in line {hosts[place]}")
+        elif not re.fullmatch(NAME, worker.id):
+            yield Mistake(line, f"host {worker.host} cannot be a worker's name: give it a `name`")
+        elif worker.id in names:
+            line = tree.line(("workers", number, "name"))
+            said = f"two workers are called {worker.id}, the first in line {names[worker.id]}"
+            yield Mistake(line, said)
+        hosts.setdefault(place, line)
+        names.setdefault(worker.id, line)
+
+
+def _paths(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
+    """Directories on hosts are absolute, and none is within another."""
+    tops = [(("install_dir",), inventory.install_dir)]
+    data = ("controller", "data_dir")
+    yield from _apart(tree, [*tops, (data, inventory.controller.data_dir)])
+    for number, worker in enumerate(inventory.workers):
+        disks = [(("workers", number, "disks", n), path) for n, path in enumerate(worker.disks)]
+        yield from _apart(tree, [*tops, *disks])
+
+
+def _apart(tree: Tree, named: list[tuple[Where, str]]) -> Iterator[Mistake]:
+    for number, (where, path) in enumerate(named):
+        if not re.fullmatch(r"/[A-Za-z0-9_./+@-]+", path) or posixpath.normpath(path) != path:
+            said = f"`{_spelled(where)}`: {path!r} is not an absolute path in its shortest form"
+            yield Mistake(tree.line(where), f"{said}, of letters, digits and _ . + @ -")
+            continue
+        for _, other in named[:number]:
+            if path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/"):
+                said = f"`{_spelled(where)}`: {path} and {other} are not apart"
+                yield Mistake(tree.line(where), said)
+
+
+def _listeners(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
+    """The controller and an agent on one host do not share a port."""
+    for number, worker in enumerate(inventory.workers):
+        if worker.host.lower() != inventory.controller.host.lower():
+            continue
+        if worker.port == inventory.ports.controller:
+            said = f"agent and controller on {worker.host} would both listen on port {worker.port}"
+            yield Mistake(tree.line(("workers", number, "port")), said)
