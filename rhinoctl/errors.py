@@ -289,6 +289,69 @@ class PartialFailure(RhinoError):
     exit_code = Exit.PARTIAL
 
 
+class HostError(RhinoError):
+    """Something about one host; others of the same command may be done."""
+
+    code = "host-error"
+    exit_code = Exit.PARTIAL
+
+
+class HostUnreachable(HostError):
+    """No connection: no address, no answer, or refused."""
+
+    code = "host-unreachable"
+
+
+class HostKeyUnknown(HostError):
+    """A host that was never met, and that nobody has said to trust."""
+
+    code = "host-key-unknown"
+
+
+class HostKeyChanged(HostError):
+    """A host that shows another key than the one it is known by."""
+
+    code = "host-key-changed"
+
+
+class LoginRefused(HostError):
+    code = "login-refused"
+
+
+class JumpFailed(HostError):
+    """The host on the way is what is wrong."""
+
+    code = "jump-failed"
+
+
+class LoginShellEnded(HostError):
+    """The account's login shell does not run commands."""
+
+    code = "login-shell-ended"
+
+
+class SudoRefused(HostError):
+    code = "sudo-refused"
+
+
+class CommandFailed(HostError):
+    """A command on a host that had to succeed has not."""
+
+    code = "command-failed"
+
+
+class CommandTimeout(HostError):
+    """A command on a host was ended at its deadline."""
+
+    code = "command-timeout"
+
+
+class HostLost(HostError):
+    """The connection ended in the middle; what was asked may have been done."""
+
+    code = "host-lost"
+
+
 class ResultMismatch(RhinoError):
     """The demo's result differs from the oracle's."""
 

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "operators": ("protocol", *FOUNDATION),
     "control": ("protocol", "state", "wire", *FOUNDATION),
     "spark": ("operators", "protocol", "wire", "control.client", *FOUNDATION),
-    "remote": ("protocol", *FOUNDATION),
+    "remote": ("protocol", "wire.secret", *FOUNDATION),
     "config": ("protocol", *FOUNDATION),
     "playbook": ("protocol", *FOUNDATION),
     "ops": ("control.client", "config", "remote", "playbook", "protocol", *FOUNDATION),

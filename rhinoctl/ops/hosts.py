@@ -1,0 +1,51 @@
+"""The hosts of an inventory, ready to be connected to."""
+
+from threading import BoundedSemaphore
+from typing import Final
+
+from rhinoctl.config.inventory import Inventory, Ssh
+from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.ssh import Login, SshHost, Way
+
+CONTROLLER: Final = "controller"
+"""The controller's host among the workers'."""
+
+
+def fleet_of(inventory: Inventory, login: Login) -> Fleet[SshHost]:
+    """The hosts of an inventory, none of them connected yet; the controller's is `CONTROLLER`.
+    Those with one jump host share the connection to it."""
+    jumps: dict[Way, SshHost] = {}
+    gates: dict[Way, BoundedSemaphore] = {}
+    hosts: dict[str, SshHost] = {}
+    gate_of: dict[str, BoundedSemaphore] = {}
+    controller = inventory.controller
+    every = [(CONTROLLER, controller.host, controller.ssh)]
+    every += [(worker.id, worker.host, worker.ssh) for worker in inventory.workers]
+    for name, address, ssh in every:
+        jump = None
+        if ssh.jump is not None:
+            way = way_to_jump(ssh.jump, ssh)
+            jump = jumps.setdefault(way, SshHost(ssh.jump, way, login))
+            gate_of[name] = gates.setdefault(way, BoundedSemaphore(ssh.sessions))
+        hosts[name] = SshHost(name, way_to(address, ssh), login, jump)
+    return Fleet(hosts, gate_of)
+
+
+def way_to(address: str, ssh: Ssh) -> Way:
+    """How a host is reached, once its jump host is."""
+    return Way(
+        address=address,
+        user=ssh.user,
+        port=ssh.port,
+        identity=ssh.identity,
+        known_hosts=ssh.known_hosts,
+        sudo=ssh.sudo,
+        connect_s=ssh.connect_s,
+        command_s=ssh.command_s,
+    )
+
+
+def way_to_jump(address: str, ssh: Ssh) -> Way:
+    """How a jump host is reached: as the host behind it, but for its own port and user."""
+    user = ssh.jump_user or ssh.user
+    return way_to(address, ssh.model_copy(update={"user": user, "port": ssh.jump_port}))

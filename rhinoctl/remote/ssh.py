@@ -1,0 +1,302 @@
+"""Hosts over SSH, by fabric and paramiko: with deadlines, verified, and never asking anybody.
+
+A command line goes through the account's login shell, of whatever kind and with whatever start-up
+files. So it is one `exec` of `sh` with everything else quoted; what start-up files print comes
+before a mark that `sh` prints first; a shell that ends before that is named as the fault.
+"""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import fabric
+import invoke
+import paramiko
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from rhinoctl.errors import (
+    CommandTimeout,
+    HostKeyChanged,
+    HostLost,
+    HostUnreachable,
+    JumpFailed,
+    LoginRefused,
+    LoginShellEnded,
+    RhinoError,
+    SudoRefused,
+)
+from rhinoctl.remote.host import Command, Done, joined
+from rhinoctl.remote.known_hosts import Accept, Refuse
+from rhinoctl.wire.secret import Secret
+
+CHUNK: Final = 1 << 16
+LOOK_S: Final = 0.01
+"""Between two looks at a channel on which nothing moves."""
+
+GRACE_S: Final = 5.0
+"""A command that does not end when it is told to is killed after so long, by its host; and we wait
+for that a little longer than the host does."""
+
+OUTPUT_MAX: Final = 64 << 20
+"""What a command may print; all of it is in memory."""
+
+TIMED_OUT: Final = 124
+"""What `timeout` exits with."""
+
+_SCRIPT = 'printf "%s\\n" "$0"; printf "%s\\n" "$0" >&2; cd / && LC_ALL=C exec timeout -k 5 "$@"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """How to be let in where the SSH agent and the keys are not enough; `accept_new` takes hosts
+    that were never met for who they say, and `tell` hears of each."""
+
+    password: Secret | None = None
+    passphrase: Secret | None = None
+    accept_new: bool = False
+    tell: Callable[[str], object] = print
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a host is reached: what `ssh` of the inventory says of it, with defaults filled in."""
+
+    address: str
+    user: str | None
+    port: int
+    identity: str | None
+    known_hosts: str
+    sudo: bool
+    connect_s: float
+    command_s: float
+
+
+class SshHost:
+    """A host behind SSH (`rhinoctl.remote.host.Host`), connected with the first command."""
+
+    def __init__(self, name: str, way: Way, login: Login, jump: "SshHost | None" = None) -> None:
+        self._name = name
+        self._way = way
+        self._login = login
+        self._jump = jump
+        config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+        self._connection: fabric.Connection = fabric.Connection(
+            way.address,
+            user=way.user,
+            port=way.port,
+            config=config,
+            gateway=None if jump is None else jump._connection,
+            connect_timeout=way.connect_s,
+            connect_kwargs=self._kwargs(),
+        )
+
+    def _kwargs(self) -> dict[str, Any]:
+        kwargs: dict[str, Any] = {
+            "banner_timeout": self._way.connect_s,
+            "auth_timeout": self._way.connect_s,
+            "channel_timeout": self._way.connect_s,
+        }
+        if self._way.identity is not None:
+            kwargs["key_filename"] = os.path.expanduser(self._way.identity)
+        if self._login.password is not None:
+            kwargs["password"] = self._login.password.reveal()
+        if self._login.passphrase is not None:
+            kwargs["passphrase"] = self._login.passphrase.reveal()
+        return kwargs
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    # --- connecting ------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect, if that has not been done. Raises HostUnreachable, HostKeyUnknown,
+        HostKeyChanged, LoginRefused and JumpFailed: one reason, within some `connect_s`."""
+        if self._connection.is_connected:
+            return
+        if self._jump is not None:
+            try:
+                self._jump.connect()
+            except RhinoError as fault:
+                raise JumpFailed(
+                    f"{self._name}: its jump host does not let us through: {fault.message}",
+                    remedy=fault.remedy,
+                ) from None
+        self._check_identity()
+        client = self._connection.client
+        file = Path(os.path.expanduser(self._way.known_hosts))
+        if file.exists():
+            client.load_host_keys(str(file))
+        policy = (
+            Accept(self._name, file, self._login.tell)
+            if self._login.accept_new
+            else Refuse(self._name, file)
+        )
+        client.set_missing_host_key_policy(policy)
+        try:
+            self._connection.open()
+        except (OSError, EOFError, paramiko.SSHException, ValueError) as fault:
+            self._connection.close()
+            raise self._why_not(fault) from None
+
+    def _check_identity(self) -> None:
+        file = self._way.identity
+        if file is not None and not os.path.isfile(os.path.expanduser(file)):
+            raise LoginRefused(
+                f"{self._name}: the identity {file} is not there on this machine",
+                remedy="name the private key's file: `ssh.identity` of the inventory",
+            )
+
+    def _why_not(self, fault: Exception) -> RhinoError:
+        """What a failed connection means for a person."""
+        at = f"{self._connection.user}@{self._connection.host}:{self._connection.port}"
+        match fault:
+            case paramiko.BadHostKeyException():
+                return HostKeyChanged(
+                    f"{self._name}: its host key is not the one that is known: it shows"
+                    f" {fault.key.get_name()}, and {self._way.known_hosts} has another",
+                    remedy="if the host was installed anew, `ssh-keygen -R HOST` and connect again;"
+                    " if not, somebody else answers in its place",
+                )
+            case paramiko.PasswordRequiredException() | paramiko.AuthenticationException():
+                return LoginRefused(
+                    f"{self._name}: {at} does not let us in: {_short(fault)}",
+                    remedy="try `ssh` to it by hand; see `ssh.user` and `ssh.identity` of the"
+                    " inventory, `ssh-add -l`, and --ask-password",
+                )
+            case TimeoutError() | socket.timeout():
+                why = f"no answer within {self._way.connect_s:g} s"
+            case NoValidConnectionsError():
+                why = " and ".join(sorted({each.strerror or "?" for each in fault.errors.values()}))
+            case socket.gaierror():
+                why = "its name has no address"
+            case _:
+                why = _short(fault)
+        return HostUnreachable(
+            f"{self._name}: {at} cannot be reached: {why}",
+            remedy="see that it runs, that its sshd listens, and that the network lets us there",
+        )
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run(self, command: Command) -> Done:
+        """Run a command. Raises what `connect` does, HostLost, CommandTimeout, LoginShellEnded and
+        SudoRefused."""
+        self.connect()
+        allowed = self._way.command_s if command.timeout_s is None else command.timeout_s
+        mark = f"rhino-{secrets.token_hex(8)}"
+        argv = ("sudo", "-n", "--", *command.argv) if self._as_root(command) else command.argv
+        line = f"exec {joined(('sh', '-c', _SCRIPT, mark, f'{allowed:g}', *argv))}"
+        done = self._exchange(command, line, allowed + GRACE_S + self._way.connect_s)
+        out, err = _after(done.stdout, mark), _after(done.stderr, mark)
+        if out is None or err is None:
+            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
+            raise LoginShellEnded(
+                f"{self._name}: the login shell of {self._connection.user} ends before it runs a"
+                f" command: {said or 'it said nothing'}",
+                remedy="see its start-up files, such as .bashrc: `ssh HOST true` has to work",
+            )
+        if done.exit_code == TIMED_OUT:
+            raise self._too_late(command, allowed)
+        done = replace(done, stdout=out, stderr=err)
+        if self._as_root(command) and done.exit_code == 1 and err.startswith(b"sudo: "):
+            raise SudoRefused(
+                f"{self._name}: {_short(err.decode('utf-8', 'replace'))}",
+                remedy="let the account run sudo without a password (NOPASSWD), or install"
+                " without root: `ssh.sudo: false`",
+            )
+        return done
+
+    def _as_root(self, command: Command) -> bool:
+        return command.root and self._way.sudo
+
+    def _too_late(self, command: Command, allowed: float) -> CommandTimeout:
+        return CommandTimeout(
+            f"{self._name}: {command.what}: not within {allowed:g} s; it was ended there",
+            remedy="see what keeps the host busy; `ssh.command_s` of the inventory gives it longer",
+        )
+
+    def _exchange(self, command: Command, line: str, allowed: float) -> Done:
+        """Send a command line and its input, and take what comes, until it has ended."""
+        deadline = time.monotonic() + allowed
+        try:
+            channel = self._connection.transport.open_session(timeout=self._way.connect_s)
+            try:
+                channel.exec_command(line)
+                return _talk(channel, command.input, deadline)
+            finally:
+                channel.close()
+        except TimeoutError:
+            raise self._too_late(command, allowed) from None
+        except (OSError, EOFError, paramiko.SSHException, invoke.exceptions.Failure) as fault:
+            self._connection.close()
+            raise HostLost(
+                f"{self._name}: the connection ended while it was to {command.what}:"
+                f" {_short(fault)}",
+                remedy="whether it was done is not known; repeat the command once the host is back",
+            ) from None
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def _talk(channel: paramiko.Channel, given: bytes, deadline: float) -> Done:
+    """Raises TimeoutError."""
+    out, err = bytearray(), bytearray()
+    view, sent = memoryview(given), 0
+    if not given:
+        channel.shutdown_write()
+    while True:
+        moved = False
+        if sent < len(view) and channel.send_ready() and not channel.exit_status_ready():
+            sent += channel.send(view[sent : sent + CHUNK])
+            moved = True
+            if sent == len(view):
+                channel.shutdown_write()
+        if channel.recv_ready():
+            out += channel.recv(CHUNK)
+            moved = True
+        if channel.recv_stderr_ready():
+            err += channel.recv_stderr(CHUNK)
+            moved = True
+        if len(out) + len(err) > OUTPUT_MAX:
+            raise OSError(f"it prints more than {OUTPUT_MAX >> 20} MB")
+        if moved:
+            continue
+        if channel.exit_status_ready() and (channel.eof_received or channel.closed):
+            # What came with the end may have been put there since we looked.
+            if not channel.recv_ready() and not channel.recv_stderr_ready():
+                return Done(_exit_code(channel), bytes(out), bytes(err))
+            continue
+        if channel.closed:
+            raise EOFError("the channel was closed")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(LOOK_S)
+
+
+def _exit_code(channel: paramiko.Channel) -> int:
+    """-1 stands for a command that a signal ended, or that ended with its connection."""
+    code: int = channel.recv_exit_status()
+    if code == -1 and not channel.get_transport().is_active():
+        raise EOFError("the connection was closed")
+    return code
+
+
+def _after(text: bytes, mark: str) -> bytes | None:
+    """What was printed after the line with the mark; None if there is none."""
+    _, found, rest = text.partition(f"{mark}\n".encode())
+    return rest if found else None
+
+
+def _short(fault: object) -> str:
+    """An error of a library, in one line that is not empty."""
+    text = " ".join(str(fault).split())
+    return text or type(fault).__name__

@@ -1,0 +1,265 @@
+"""First contact over SSH, with a real sshd: one reason a host, in time, and nothing on trust."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from rhinoctl import errors
+from rhinoctl.config.inventory import Ssh, parse_inventory
+from rhinoctl.ops.hosts import fleet_of, way_to
+from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.host import Audit, Audited, Command, Untouched, checked, write_file
+from rhinoctl.remote.ssh import Login, SshHost
+from tests.integration.real_hosts import RealHost, make_key, needed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # needs root and sshd
+
+PLAIN = Login()
+
+Connect = Callable[..., SshHost]
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needed()
+    return make_key(tmp_path_factory.mktemp("key") / "id")
+
+
+@pytest.fixture
+def host(tmp_path: Path, key: Path) -> Iterator[RealHost]:
+    made = RealHost(tmp_path / "w1")
+    made.admit(key.with_suffix(".pub"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def connect(tmp_path: Path, key: Path) -> Iterator[Connect]:
+    known = tmp_path / "known_hosts"
+    opened: list[SshHost] = []
+
+    def to(
+        host: RealHost, *, met: bool = True, login: Login = PLAIN, jump: SshHost | None = None,
+        **more: object,
+    ) -> SshHost:  # fmt: skip
+        if met:
+            known.write_text(host.known())
+        options = {"user": "root", "port": host.port, "identity": str(key), "connect_s": 3.0}
+        options |= {"known_hosts": str(known), **more}
+        opened.append(SshHost("w1", way_to(host.address, Ssh.model_validate(options)), login, jump))
+        return opened[-1]
+
+    yield to
+    for each in opened:
+        each.close()
+
+
+def run(host: SshHost | Audited | Untouched, *argv: str, **more: object) -> str:
+    return checked(host, Command(argv=argv, what="try", **more)).text  # type: ignore[arg-type]
+
+
+def test_a_command_s_arguments_input_and_end_arrive_as_they_are(
+    host: RealHost, connect: Connect
+) -> None:
+    there = connect(host)
+    odd = ["a b", "$HOME", "`id`", "'", '"', "\\", "*", "", "ü\n!"]
+    assert run(there, "printf", "%s|", *odd) == "".join(f"{each}|" for each in odd)
+    assert run(there, "hostname") == "w1\n"
+    blob = bytes(range(256)) * 8192
+    done = there.run(Command(argv=("cat",), what="echo", input=blob))
+    assert done.stdout == blob
+    done = there.run(Command(argv=("sh", "-c", "echo out; echo err >&2; exit 7"), what="end"))
+    assert (done.exit_code, done.stdout, done.stderr) == (7, b"out\n", b"err\n")
+    assert there.run(Command(argv=("head", "-c1"), what="look", input=blob)).stdout == b"\0"
+    with pytest.raises(errors.CommandFailed, match=r"w1: try: .*not-there.*exit code"):
+        run(there, "ls", "/not-there")
+
+
+def test_a_command_that_does_not_end_is_ended_there(host: RealHost, connect: Connect) -> None:
+    there = connect(host)
+    with pytest.raises(errors.CommandTimeout, match=r"not within 0\.5 s"):
+        run(there, "sleep", "61", timeout_s=0.5)
+    for pid in host.pids():
+        assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert run(there, "echo", "on") == "on\n"
+
+
+def test_files_are_written_whole_with_their_mode(host: RealHost, connect: Connect) -> None:
+    there, path = connect(host), PurePosixPath("/opt/a file")
+    for content in (b"one\0", b"x" * 3_000_000):
+        write_file(there, path, content, 0o640, root=False)
+        on_host = host.directory / "opt/a file"
+        assert on_host.read_bytes() == content
+        assert on_host.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in (host.directory / "opt").iterdir()] == ["a file"]
+    with pytest.raises(errors.CommandFailed, match="write /not/there"):
+        write_file(there, PurePosixPath("/not/there/file"), b"", 0o600, root=False)
+
+
+def test_a_host_that_was_never_met_is_refused_unless_a_person_says_otherwise(
+    host: RealHost, connect: Connect, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with pytest.raises(errors.HostKeyUnknown, match=r"ssh-ed25519 SHA256:"):
+        connect(host, met=False).connect()
+    assert not (tmp_path / "known_hosts").exists()
+    accepting = Login(accept_new=True, tell=said.append)
+    connect(host, met=False, login=accepting).connect()
+    assert len(said) == 1
+    assert (tmp_path / "known_hosts").read_text() == host.known()
+    connect(host, met=False).connect()
+
+
+def test_a_host_whose_key_has_changed_is_refused_whatever_is_said(
+    host: RealHost, connect: Connect, tmp_path: Path
+) -> None:
+    other = make_key(tmp_path / "other")
+    kind, key, *_ = other.with_suffix(".pub").read_text().split()
+    line = f"[{host.address}]:{host.port} {kind} {key}\n"
+    (tmp_path / "known_hosts").write_text(line)
+    for login in (Login(), Login(accept_new=True)):
+        with pytest.raises(errors.HostKeyChanged, match="not the one that is known"):
+            connect(host, met=False, login=login).connect()
+    assert (tmp_path / "known_hosts").read_text() == line
+
+
+@pytest.mark.parametrize("wrong", ["user", "key", "no such key"])
+def test_who_is_not_let_in_is_told_so(
+    host: RealHost, connect: Connect, tmp_path: Path, wrong: str
+) -> None:
+    more = {
+        "user": {"user": "nobody-here"},
+        "key": {"identity": str(make_key(tmp_path / "mine"))},
+        "no such key": {"identity": str(tmp_path / "none")},
+    }[wrong]
+    with pytest.raises(errors.LoginRefused, match=r"does not let us in|is not there") as raised:
+        connect(host, **more).connect()
+    assert "\n" not in raised.value.message
+
+
+def test_a_host_that_refuses_or_says_nothing_is_given_up_in_time(
+    tmp_path: Path, connect: Connect
+) -> None:
+    needed()
+    gone = RealHost(tmp_path / "gone")
+    with pytest.raises(errors.HostUnreachable, match="Connection refused"):
+        connect(gone).connect()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        gone.port = silent.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(errors.HostUnreachable):
+            connect(gone, connect_s=0.5).connect()
+        assert time.monotonic() - began < 10
+    gone.address = "no-such-host.invalid"
+    with pytest.raises(errors.HostUnreachable, match="has no address"):
+        connect(gone).connect()
+
+
+RC = {
+    "prints": ("echo welcome; echo oh >&2\n", None),
+    "returns": ("return\n", None),
+    "ends": ("echo go away; exit 0\n", errors.LoginShellEnded),
+    "hangs": ("sleep 61\n", errors.CommandTimeout),
+}
+
+
+@pytest.mark.parametrize("what", RC)
+def test_start_up_files_of_the_login_shell(host: RealHost, connect: Connect, what: str) -> None:
+    text, fault = RC[what]
+    (host.home / ".bashrc").write_text(text)
+    there = connect(host, connect_s=1.0, command_s=0.5)
+    if fault is None:
+        assert run(there, "echo", "on") == "on\n"
+        return
+    with pytest.raises(fault):
+        run(there, "echo", "on")
+
+
+def test_a_host_that_goes_away_in_the_middle(host: RealHost, connect: Connect) -> None:
+    there = connect(host)
+    assert run(there, "true") == ""
+    with pytest.raises(errors.HostLost, match="ended while it was to try"):
+        run(there, "sh", "-c", "kill -9 $(ps -o ppid= -p $PPID) $PPID; sleep 5")
+    host.stop()
+    with pytest.raises(errors.HostUnreachable):
+        run(there, "true")
+    host.start()
+    assert run(there, "echo", "on") == "on\n"
+
+
+def test_through_a_jump_host(host: RealHost, connect: Connect, tmp_path: Path, key: Path) -> None:
+    behind = RealHost(tmp_path / "w2")
+    behind.admit(key.with_suffix(".pub"))
+    behind.start()
+    try:
+        jump = connect(host)
+        there = connect(behind, jump=jump, met=False)
+        with open(tmp_path / "known_hosts", "a", encoding="utf-8") as known:
+            known.write(behind.known())
+        assert run(there, "hostname") == "w2\n"
+        (tmp_path / "known_hosts").write_text(behind.known())
+        with pytest.raises(errors.JumpFailed, match="host key"):
+            connect(behind, jump=connect(host, met=False), met=False).connect()
+    finally:
+        behind.stop()
+
+
+def test_an_inventory_s_hosts_are_reached_as_it_says(
+    host: RealHost, tmp_path: Path, key: Path
+) -> None:
+    behind = RealHost(tmp_path / "w2", address="127.0.0.2")
+    behind.admit(key.with_suffix(".pub"))
+    behind.start()
+    known = tmp_path / "known_hosts"
+    known.write_text(host.known() + behind.known())
+    jump = f"jump: {host.address}, jump_port: {host.port}, sessions: 1"
+    inventory, mistakes = parse_inventory(
+        f"cluster: c\nssh: {{user: root, identity: {key}, known_hosts: {known}}}\n"
+        f"controller: {{host: {host.address}, ssh: {{port: {host.port}}}}}\n"
+        f"workers:\n  - host: {behind.address}\n    ssh: {{port: {behind.port}, {jump}}}\n"
+        f"  - host: localhost\n    ssh: {{port: {behind.port}, {jump}}}\n"
+    )
+    assert inventory is not None, mistakes
+    try:
+        with fleet_of(inventory, PLAIN) as fleet:
+            found = fleet.each(lambda each: run(each, "hostname"))
+    finally:
+        behind.stop()
+    assert found.pop("controller") == "w1\n"
+    assert found.pop("127.0.0.2") == "w2\n"
+    assert isinstance(found.pop("localhost"), errors.HostUnreachable)
+    assert not found
+
+
+def test_many_at_once_each_with_its_own_outcome(host: RealHost, connect: Connect) -> None:
+    fine, wrong = connect(host), connect(host, user="nobody-here")
+    with Fleet({"b": fine, "a": wrong}, {}) as fleet:
+        found = fleet.each(lambda each: run(each, "hostname"))
+    assert list(found) == ["b", "a"]
+    assert found["b"] == "w1\n"
+    assert isinstance(found["a"], errors.LoginRefused)
+
+
+def test_what_is_run_is_written_down_and_a_dry_run_changes_nothing(
+    host: RealHost, connect: Connect
+) -> None:
+    kept: list[Audit] = []
+    told: list[tuple[str, Command]] = []
+    there = Audited(connect(host), kept.append)
+    write_file(there, PurePosixPath("/opt/token"), b"secret", 0o600, root=False)
+    with pytest.raises(errors.CommandTimeout):
+        run(there, "sleep", "9", timeout_s=0.2)
+    assert [(each.host, each.changes, each.exit_code) for each in kept] == [
+        ("w1", True, 0),
+        ("w1", False, None),
+    ]
+    assert "secret" not in repr(kept)
+    assert "not within" in kept[1].fault
+    dry = Untouched(there, lambda name, command: told.append((name, command)))
+    write_file(dry, PurePosixPath("/opt/other"), b"", 0o600, root=False)
+    assert run(dry, "ls", "/opt") == "token\n"
+    assert [(name, command.what) for name, command in told] == [("w1", "write /opt/other")]
