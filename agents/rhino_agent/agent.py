@@ -20,14 +20,14 @@ from rhino_agent.serving import SERVED, Serving
 from rhino_agent.upkeep import Upkeep
 from rhino_agent.verification import Verification
 from rhinoctl import limits
-from rhinoctl.errors import RhinoError
+from rhinoctl.errors import ForeignManifest, RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.disks import DiskReport
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Envelope
-from rhinoctl.state.disk import RoomyDisk
+from rhinoctl.state.disk import RoomyDisk, is_temporary
 from rhinoctl.state.disks import Disks
 
 _BATCH_PROTOCOL = (m.Fence, m.Open, m.Put, m.Resend, m.Seal, m.Apply)
@@ -55,6 +55,16 @@ def next_incarnation(disk: RoomyDisk) -> int:
     number = 1 if disk.size(path) is None else codec.loads(int, disk.read(path)) + 1
     ballast.in_any_case(disk, lambda: disk.write_atomic(path, codec.dumps(number)))
     return number
+
+
+def _has_no_files(disk: RoomyDisk, path: str) -> bool:
+    """Whether a directory is what the first step of taking on a job leaves if it is cut short."""
+    for name in disk.list(path):
+        below = f"{path}/{name}"
+        if is_temporary(name) or (disk.size(below) is None and _has_no_files(disk, below)):
+            continue
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +134,21 @@ class Agent:
         self._allegiance = Allegiance(disk)
         self._care = DiskCare(ports, disks, self._desks)
         for name in disk.list("jobs"):
-            path = f"jobs/{name}/spec.json"
-            if name.endswith(_GONE) or disk.size(path) is None:
-                disk.remove(f"jobs/{name}")
+            path = f"jobs/{name}"
+            if name.endswith(_GONE) or _has_no_files(disk, path):
+                disk.remove(path)
             else:
-                self._take_up(JobUid(name), path)
+                self._take_up(JobUid(name), f"{path}/spec.json")
 
     def _take_up(self, uid: JobUid, path: str) -> None:
-        """Go on with a job that was here before. One that cannot be read keeps the others going."""
+        """Go on with a job that was here before. One that cannot be read keeps the others going,
+        and its files stay: nobody knows what is in them that nobody else has."""
         try:
+            if self._disk.size(path) is None:
+                raise ForeignManifest(
+                    f"{path} is not there, beside files of a job",
+                    remedy="nothing of it is touched; put it back, or move the directory away",
+                )
             self._take_on(codec.loads(JobSpec, self._disk.read(path)))
         except RhinoError as fault:
             self._unreadable[uid] = f"{fault.message}; {fault.remedy}"

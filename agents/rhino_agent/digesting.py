@@ -12,7 +12,7 @@ from rhino_agent.digests import Digested
 from rhinoctl.errors import CorruptFile
 from rhinoctl.protocol import codec
 from rhinoctl.state.digests import logical_digest
-from rhinoctl.state.rocks import RocksImage
+from rhinoctl.state.rocks import RocksImage, sweep_scratch
 
 NICE = 10
 """Batches come first."""
@@ -32,6 +32,7 @@ def digested(directory: str) -> Digested:
 
 def main() -> int:
     os.nice(NICE)
+    sweep_scratch()
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(codec.dumps(digested(json.loads(line))) + b"\n")
         sys.stdout.buffer.flush()

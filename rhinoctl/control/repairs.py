@@ -101,6 +101,7 @@ class Repairs:
             workers=tuple(map(self._worker, self.fleet.workers)),
             jobs=tuple(map(self._job, self.registry.jobs.values())),
             operations=tuple(map(self._running, under_way)),
+            objections=self.fleet.objections(),
         )
 
     def _running(self, held: OperationDocument | FailoverDocument) -> seen_of.OperationEvidence:

@@ -55,8 +55,13 @@ def list_disks(cluster: str | None, worker: str | None) -> DiskList:
 
 def add(cluster: str | None, worker: str, path: str) -> DiskList:
     """Give a worker another directory; the new disk. Raises UnknownWorker, DiskRefused and
-    UnwritableDirectory."""
-    where = os.path.abspath(os.path.expanduser(path))
+    UnwritableDirectory; UsageError for a path that is not absolute, since it is the worker's."""
+    if not os.path.isabs(path):
+        raise UsageError(
+            f"{path} is not an absolute path, and where it begins is not the worker's affair",
+            remedy=f"give it from the root on, such as /data2/{os.path.basename(path) or 'rhino'}",
+        )
+    where = os.path.normpath(path)
     with connect(cluster) as client:
         request = DiskRequest(action=DiskAction.ADD, worker=WorkerId(worker), path=where)
         return client.change_disks(request)

@@ -7,8 +7,9 @@ from rhinoctl.errors import Exit, RhinoError, UsageError
 from rhinoctl.ids import JobName
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.offset_log import read_offset_log
-from rhinoctl.protocol.diagnosis import Facts, Finding, Fix, State, diagnose, worst
+from rhinoctl.protocol.diagnosis import Facts, diagnose
 from rhinoctl.protocol.evidence import ClusterEvidence
+from rhinoctl.protocol.findings import Finding, Fix, State, worst
 from rhinoctl.protocol.views import CheckpointRequest
 
 

@@ -82,7 +82,8 @@ def _check(decided: DecidedView, path: Path) -> int:
         raise _refused(decided, "no batch of this query is decided, so that there is none to mend")
     batch = decided.batch.batch
     newest, committed = offset_log.newest_offsets(path), offset_log.newest_commit(path)
-    if committed > batch or newest > batch:
+    # One more may be planned once this one is committed: it is undecided, and planned anew or not.
+    if committed > batch or newest > (batch if committed < batch else batch + 1):
         raise _refused(
             decided,
             f"Spark has planned batch {newest} and committed {committed}, beyond the decided"

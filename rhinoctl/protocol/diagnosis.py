@@ -6,78 +6,20 @@ A finding says what is inconsistent, by which evidence, what it costs, and what 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from rhinoctl import limits
-from rhinoctl.ids import BatchTime, JobName, Vnode, WorkerId
+from rhinoctl.ids import JobName, Vnode, WorkerId
 from rhinoctl.protocol.disks import DiskState
 from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
 from rhinoctl.protocol.failover import GivenUp, plan_cut
+from rhinoctl.protocol.findings import Check, Finding, Fix, State
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import JobReport, WorkerReport
+from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
 from rhinoctl.protocol.waiting import by_hand, listed
-
-
-class State(Enum):
-    """How bad it is. DEGRADED: records flow, with less safety or slower. BROKEN: something waits
-    for a person, or would be lost with one more fault."""
-
-    OK = "ok"
-    DEGRADED = "degraded"
-    BROKEN = "broken"
-
-
-class Check(Enum):
-    """What is looked for."""
-
-    STORE_FAULT = "store-fault"
-    STORE_OLD = "store-old"
-    UNKNOWN_JOB = "unknown-job"
-    WORKER_SILENT = "worker-silent"
-    WORKER_NOT_EMPTY = "worker-not-empty"
-    DISK_LOW = "disk-low"
-    DISK_LOST = "disk-lost"
-    EPOCH_BEHIND = "epoch-behind"
-    INSTANCE_MISSING = "instance-missing"
-    INSTANCE_NOT_READY = "instance-not-ready"
-    POISON_BATCH = "poison-batch"
-    OWNER_NOT_WHOLE = "owner-not-whole"
-    COPIES_LACKING = "copies-lacking"
-    COPY_NOT_WHOLE = "copy-not-whole"
-    REPLAY_LONG = "replay-long"
-    LOG_HELD_BACK = "log-held-back"
-    BAD_CHECKPOINT = "bad-checkpoint"
-    OPERATION_LATE = "operation-late"
-    FAILOVER_BRAKED = "failover-braked"
-    OFFSETS_UNREADABLE = "offsets-unreadable"
-    OFFSETS_OTHER_QUERY = "offsets-other-query"
-    OFFSETS_BEHIND = "offsets-behind"
-    OFFSETS_AHEAD = "offsets-ahead"
-    OFFSETS_DIFFER = "offsets-differ"
-
-
-class Fix(Enum):
-    """What may be done about a finding without a person."""
-
-    CHECKPOINT = "checkpoint"
-    REPAIR = "repair"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that is not as it should be. `target` is the job or operation of a `fix`."""
-
-    check: Check
-    state: State
-    what: str
-    evidence: str
-    cost: str
-    remedy: str
-    fix: Fix | None = None
-    target: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +31,9 @@ class Facts:
     offset_logs: Mapping[JobName, OffsetLog] = field(default_factory=dict)
 
 
+RECOVER = "make the store anew from the workers: `rhinoctl controller recover`"
+
+
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """All findings, the worst first."""
     cluster = facts.cluster
@@ -97,20 +42,18 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         if job.deleted:
             continue
         reports = _reports(cluster, job)
-        found += [*_epochs(job, reports), *_instances(job, reports), *_poison(job, reports)]
+        found += [
+            *_epochs(cluster, job, reports),
+            *_instances(job, reports),
+            *_poison(job, reports),
+        ]
         found += [*_copies(job, reports)]
         found += [*_logs(job, reports), *_replay(cluster, job, reports), *_braked(cluster, job)]
         log = facts.offset_logs.get(job.name)
         if log is not None:
-            found += _offsets(job, reports, log)
+            found += offset_findings(job, reports, log)
     severity = list(State)
     return tuple(sorted(found, key=lambda finding: -severity.index(finding.state)))
-
-
-def worst(findings: Iterable[Finding]) -> State:
-    """The state of a cluster with these findings."""
-    order = list(State)
-    return max((finding.state for finding in findings), key=order.index, default=State.OK)
 
 
 def _reports(cluster: ClusterEvidence, job: JobEvidence) -> dict[WorkerId, JobReport]:
@@ -120,11 +63,6 @@ def _reports(cluster: ClusterEvidence, job: JobEvidence) -> dict[WorkerId, JobRe
         for worker in cluster.workers
         if worker.live and worker.report is not None and job.uid in worker.report.jobs
     }
-
-
-def _decided(reports: Mapping[WorkerId, JobReport]) -> BatchTime | None:
-    times = [r.decided.position.time for r in reports.values() if r.decided is not None]
-    return max(times, default=None)
 
 
 # --- the controller ------------------------------------------------------------------------------
@@ -139,6 +77,17 @@ def _store(cluster: ClusterEvidence) -> Iterator[Finding]:
             evidence=cluster.store_fault,
             cost="batches go on; operations, failovers and new sessions wait",
             remedy="make room on the controller's disk; it goes on by itself",
+        )
+    if cluster.objections:
+        deaf = ", ".join(sorted(cluster.objections))
+        said = [f"{worker}: {why}" for worker, why in sorted(cluster.objections.items())]
+        yield Finding(
+            check=Check.STORE_REFUSED,
+            state=State.BROKEN,
+            what=f"worker {deaf}: does not listen to this controller",
+            evidence="; ".join(said),
+            cost="batches of running queries go on; no operation, failover or new session does",
+            remedy=RECOVER,
         )
     known = {job.uid for job in cluster.jobs}
     for worker in cluster.workers:
@@ -158,7 +107,9 @@ def _store(cluster: ClusterEvidence) -> Iterator[Finding]:
                 )
 
 
-def _epochs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
+def _epochs(
+    cluster: ClusterEvidence, job: JobEvidence, reports: Mapping[WorkerId, JobReport]
+) -> Iterator[Finding]:
     ahead = {w: r for w, r in reports.items() if r.session > job.session}
     newer = {
         w: r.epoch.number
@@ -177,8 +128,8 @@ def _epochs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator
             cost="sessions that the controller gives out are refused by the workers"
             if ahead
             else "until the store can be written, a restart of the controller starts from there",
-            remedy="make the store anew from the workers: `rhinoctl controller recover`"
-            if ahead
+            remedy=RECOVER
+            if ahead or cluster.objections
             else "see `rhinoctl status` for why the store cannot be written",
         )
     behind = [
@@ -427,7 +378,7 @@ def _bad(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Fi
 
 
 def _logs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:
-    decided = _decided(reports)
+    decided = newest_decided(reports)
     for worker, report in sorted(reports.items()):
         if report.log_bytes <= limits.LOG_BYTES_AIM:
             continue
@@ -455,7 +406,7 @@ def _logs(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[F
 def _replay(
     cluster: ClusterEvidence, job: JobEvidence, reports: Mapping[WorkerId, JobReport]
 ) -> Iterator[Finding]:
-    decided = _decided(reports)
+    decided = newest_decided(reports)
     lag = {
         (batches_between(copy.covers, decided), worker, vnode)
         for worker, report in reports.items()
@@ -515,77 +466,3 @@ def _braked(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]:
             cost="batches wait until somebody decides",
             remedy=f"bring the workers back, or go on by hand: {typed}",
         )
-
-
-# --- Spark's offset log --------------------------------------------------------------------------
-
-
-def _offsets(
-    job: JobEvidence, reports: Mapping[WorkerId, JobReport], log: OffsetLog
-) -> Iterator[Finding]:
-    decided = _decided(reports)
-    digest = next(
-        (
-            report.offsets
-            for report in reports.values()
-            if report.decided is not None and report.decided.position.time == decided
-        ),
-        "",
-    )
-    fault = _offsets_fault(job, log, decided, digest)
-    if fault is None:
-        return
-    check, what, remedy = fault
-    yield Finding(
-        check=check,
-        state=State.BROKEN,
-        what=f"job {job.name}: {what}",
-        evidence="; ".join(
-            (
-                f"{log.directory}: newest offsets {log.newest}, newest commit {log.committed}",
-                f"decided is {decided or 'nothing'}",
-                *log.faults,
-            )
-        ),
-        cost="the query is refused at its next start; no row is lost or counted twice",
-        remedy=remedy,
-    )
-
-
-def _offsets_fault(
-    job: JobEvidence, log: OffsetLog, decided: BatchTime | None, digest: str
-) -> tuple[Check, str, str] | None:
-    """What is wrong, and what to do: of several, the one that comes first."""
-    restore = (
-        "restore the checkpoint directory from where it was copied, or accept a new stream over the"
-        f" state as it is: `rhinoctl job bind {job.name} --new-stream`"
-    )
-    repair = f"`rhinoctl job repair-offsets {job.name} --checkpoint {log.directory}`"
-    if job.query_id and log.query_id != job.query_id:
-        what = f"that checkpoint is of query {log.query_id or '(none)'}, the job of {job.query_id}"
-        return Check.OFFSETS_OTHER_QUERY, what, restore
-    if decided is None or decided.batch < 0 or decided.generation != job.generation:
-        return None  # nothing is decided that the log could disagree with
-    batch = decided.batch
-    if log.committed > batch:
-        what = f"Spark has committed batch {log.committed}, which no worker knows"
-        return Check.OFFSETS_AHEAD, what, restore
-    if log.newest > batch + 1:
-        what = f"Spark has planned batch {log.newest}, and {batch} is the last decided one"
-        return Check.OFFSETS_AHEAD, what, restore
-    if log.newest < batch - 1 or log.committed < batch - 1:
-        what = f"Spark would begin with batch {max(log.newest, 0)}, and {batch} is decided"
-        return Check.OFFSETS_BEHIND, what, restore
-    if log.committed == batch:
-        return None
-    if log.newest < batch:
-        return Check.OFFSETS_BEHIND, f"the offsets of decided batch {batch} are lost", repair
-    if batch not in log.digests:
-        return Check.OFFSETS_UNREADABLE, f"the offsets of batch {batch} cannot be read", repair
-    if digest and log.digests[batch] != digest:
-        return (
-            Check.OFFSETS_DIFFER,
-            f"the offsets of batch {batch} are not the decided ones",
-            repair,
-        )
-    return None

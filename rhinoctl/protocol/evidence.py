@@ -1,7 +1,7 @@
 """What `rhinoctl doctor` looks at: all that is known of a cluster, gathered and not yet judged."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rhinoctl.ids import BatchTime, JobName, JobUid, WorkerId
 from rhinoctl.protocol.epochs import Epoch
@@ -58,7 +58,8 @@ class OperationEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEvidence:
-    """Everything that the controller knows, at one moment (`wall`, seconds since 1970)."""
+    """Everything that the controller knows, at one moment (`wall`, seconds since 1970);
+    `objections` are why workers do not listen to its store."""
 
     cluster: str
     wall: float
@@ -67,6 +68,7 @@ class ClusterEvidence:
     workers: tuple[WorkerEvidence, ...]
     jobs: tuple[JobEvidence, ...]
     operations: tuple[OperationEvidence, ...]
+    objections: Mapping[WorkerId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

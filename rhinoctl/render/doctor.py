@@ -5,7 +5,7 @@ from rich.text import Text
 
 from rhinoctl.ops.doctor import Diagnosis
 from rhinoctl.ops.repair_offsets import RepairedOffsets
-from rhinoctl.protocol.diagnosis import Finding, State
+from rhinoctl.protocol.findings import Finding, State
 from rhinoctl.protocol.views import RepairView
 from rhinoctl.render.tables import facts, operation_table, spaced
 

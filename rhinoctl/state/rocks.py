@@ -23,11 +23,14 @@ import errno
 import os
 import resource
 import shutil
+import tempfile
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
@@ -54,6 +57,10 @@ from rhinoctl.state.disk import (
     link_or_copy,
 )
 from rhinoctl.state.manifests import MANIFEST, STAMPS
+
+SCRATCH = "rhino-image-"
+SCRATCH_S = 86_400.0
+"""No image is read for so long."""
 
 LINKED = (".sst", ".blob")
 """Tables are never changed; RocksDB writes to everything else, or links it to a live file."""
@@ -238,17 +245,31 @@ class RocksStore:
 
 
 class RocksImage:
-    """A checkpoint that is read where it is; nothing in its directory changes. Raises, as a store
-    does, CorruptFile and OSError; close it, or use it in a ``with``."""
+    """A checkpoint that is read; nothing in its directory changes. Raises, as a store does,
+    CorruptFile and OSError; close it, or use it in a ``with``.
+
+    It is opened in a scratch directory, with symbolic links to the tables and copies of all else:
+    rocksdict writes its own settings file anew also for who only reads, through hard links into
+    every checkpoint that shares the file, and who hashes it meanwhile finds it empty.
+    """
 
     def __init__(self, directory: str) -> None:
-        self._errors = _RocksErrors(directory)
+        self._scratch = tempfile.TemporaryDirectory(prefix=SCRATCH)
+        self._errors = _RocksErrors(directory, self._scratch.name)
         self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
         options = _options(StoreBudget(), Cache(8 << 20), create=False)
-        with self._errors:
-            self._rdict = Rdict(
-                directory, options, {"default": options}, access_type=AccessType.read_only()
-            )
+        try:
+            _clone(os.path.abspath(directory), self._scratch.name, os.symlink)
+            with self._errors:
+                self._rdict = Rdict(
+                    self._scratch.name,
+                    options,
+                    {"default": options},
+                    access_type=AccessType.read_only(),
+                )
+        except BaseException:
+            self._scratch.cleanup()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -267,6 +288,15 @@ class RocksImage:
         for cursor in list(self._cursors):
             cursor.close()
         self._rdict.close()
+        self._scratch.cleanup()
+
+
+def sweep_scratch(older_than_s: float = SCRATCH_S) -> None:
+    """Remove what images of processes that were killed have left in the temporary directory."""
+    for scratch in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with suppress(OSError):
+            if time.time() - scratch.stat().st_mtime > older_than_s:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 class RocksStores:
@@ -433,11 +463,12 @@ class _RocksErrors:
     """Turns RocksDB's errors, which are plain `Exception` with a text, into ours.
 
     A context manager, not an ``except Exception``: it looks at exactly that class, and everything
-    else passes.
+    else passes. `opened` is where it is open, if that is not the directory that people know.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, opened: str = "") -> None:
         self._directory = directory
+        self._opened = opened or directory
 
     def __enter__(self) -> None:
         return None
@@ -449,7 +480,7 @@ class _RocksErrors:
         trace: TracebackType | None,
     ) -> None:
         if kind is Exception:
-            raise self._translated(str(error)) from error
+            raise self._translated(str(error).replace(self._opened, self._directory)) from error
 
     def _translated(self, text: str) -> Exception:
         if "Write stall" in text:

@@ -116,6 +116,10 @@ def test_what_is_sound_is_left_alone(serving: FakeController, run: Any, path: Pa
         before = files(path)
         assert repair(run, path).exit_code == Exit.DONE
         assert files(path) == before
+    (path / "offsets" / "4").write_text("v1\n{}\n4")  # undecided, as after any kill of a driver
+    before = files(path)
+    assert repair(run, path).exit_code == Exit.DONE
+    assert files(path) == before
 
 
 def test_version_2_and_a_first_batch(serving: FakeController, run: Any, tmp_path: Path) -> None:
@@ -150,6 +154,7 @@ UNSAFE: dict[str, tuple[tuple[Damage, ...], views.DecidedView]] = {
     "Spark has committed it with other offsets": ((replace, commit(3)), decided()),
     "Spark has committed more": ((commit(4),), decided()),
     "Spark has planned more": ((plan(4, "4"),), decided()),
+    "Spark has planned two more": ((commit(3), plan(4, "4"), plan(5, "5")), decided()),
     "the commit before is lost": (
         (lambda path: [(path / "commits" / str(b)).unlink() for b in (1, 2)],),
         decided(),

@@ -13,7 +13,7 @@ from rhinoctl import limits
 from rhinoctl.errors import IdentityChanged
 from rhinoctl.ops.doctor import doctor
 from rhinoctl.ops.repair_offsets import repair_offsets
-from rhinoctl.protocol.diagnosis import Check
+from rhinoctl.protocol.findings import Check
 from rhinoctl.spark import Result, Rhino
 from rhinoctl.spark.source import nexmark_batch, nexmark_stream
 from tests.integration.running import Running

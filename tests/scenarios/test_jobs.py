@@ -85,3 +85,39 @@ def test_one_job_with_an_unreadable_log_does_not_take_the_others_along() -> None
     world.delete(JobName("one"))
     world.until(lambda: host.disk.list("jobs") == [two.uid])
     assert {one.settings.job.uid for one in host.instances.values()} == {two.uid}
+
+
+def test_a_job_s_directory_that_lost_its_spec_is_kept() -> None:
+    """It may have what nobody else has; with the file put back the job goes on."""
+    world = World(workers=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    host, root = world.hosts["w1"], f"jobs/{world.uid()}"
+    host.kill_agent()
+    spec = host.disk.read(f"{root}/spec.json")
+    host.disk.remove(f"{root}/spec.json")
+    host.disk.write_atomic("jobs/not-ours/a/b", b"of somebody else")
+    before = list(host.disk.files(root))
+    host.start_agent()
+    world.run(30.0)
+    assert list(host.disk.files(root)) == before
+    assert host.disk.read("jobs/not-ours/a/b") == b"of somebody else"
+    host.kill_agent()
+    host.disk.write_atomic(f"{root}/spec.json", spec)
+    host.start_agent()
+    if not query.running:
+        query = world.start_query()
+    world.finish(query, batches=query.directory.committed + 20)
+
+
+def test_a_job_that_was_hardly_taken_on_is_taken_on_anew() -> None:
+    """The power goes before its first file is whole: what is left of it is in nobody's way."""
+    world = World(workers=1)
+    trap = world.trap("w1", "disk.write_atomic jobs/", world.hosts["w1"].power_loss)
+    query = world.start_query(settled=False)
+    world.until_sprung(trap)
+    world.hosts["w1"].disk.write_atomic(f"jobs/{world.uid()}/log/.0.tmp", b"half")
+    world.hosts["w1"].start_agent()
+    if not query.running:
+        query = world.start_query()
+    world.finish(query, batches=10)

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from math import inf
 
 from rhinoctl.protocol import views
-from rhinoctl.protocol.diagnosis import Check, Facts, diagnose
+from rhinoctl.protocol.diagnosis import Facts, diagnose
+from rhinoctl.protocol.findings import Check
 from tests.fakes.world import World
 from tests.fakes.world_input import Row, Workload
 from tests.fakes.world_spark import Query

@@ -15,8 +15,9 @@ from rhinoctl.errors import (
 from rhinoctl.ids import BatchTime, OpId, WorkerId
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.batches import FaultKind
-from rhinoctl.protocol.diagnosis import Check, Facts, diagnose
+from rhinoctl.protocol.diagnosis import Facts, diagnose
 from rhinoctl.protocol.evidence import ClusterEvidence
+from rhinoctl.protocol.findings import Check
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.store import FakeStore
 from tests.unit.control.bench import NAME, Bench

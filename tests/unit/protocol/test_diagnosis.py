@@ -19,7 +19,7 @@ from rhinoctl.ids import (
     WorkerId,
 )
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.diagnosis import Check, Facts, Finding, Fix, State, diagnose, worst
+from rhinoctl.protocol.diagnosis import Facts, diagnose
 from rhinoctl.protocol.disks import DiskReport, DiskState
 from rhinoctl.protocol.evidence import (
     ClusterEvidence,
@@ -28,6 +28,7 @@ from rhinoctl.protocol.evidence import (
     OperationEvidence,
     WorkerEvidence,
 )
+from rhinoctl.protocol.findings import Check, Finding, Fix, State, worst
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.liveness import Verdict
@@ -207,6 +208,12 @@ POOR = State.DEGRADED
 
 CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
     "the store": (cluster(store_fault="no space"), Check.STORE_FAULT, BAD, "no space"),
+    "workers that do not listen": (
+        cluster(objections={WorkerId("w2"): "its store is older"}),
+        Check.STORE_REFUSED,
+        BAD,
+        "w2: its store is older",
+    ),
     "a session that the store does not have": (at_w1(session=5), Check.STORE_OLD, BAD, "session 5"),
     "an epoch that the store does not have": (
         cluster(jobs=(job(kept=2),)),
@@ -409,6 +416,12 @@ def test_spark_s_offset_log(name: str) -> None:
 
 def test_of_a_new_generation_nothing_is_decided_that_spark_could_disagree_with() -> None:
     assert judged(cluster(jobs=(job(generation=1),)), log(newest=0, committed=-1)) == ()
+
+
+def test_an_old_store_that_is_refused_is_made_anew_and_not_waited_for() -> None:
+    found = judged(cluster(jobs=(job(kept=2),), objections={WorkerId("w1"): "older"}))
+    assert [finding.check for finding in found] == [Check.STORE_REFUSED, Check.STORE_OLD]
+    assert {"controller recover" in finding.remedy for finding in found} == {True}
 
 
 def test_every_check_has_a_case() -> None:

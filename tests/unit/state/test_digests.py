@@ -1,6 +1,7 @@
 """Logical digests, and checkpoints that are read in their place."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rhinoctl.errors import CorruptFile
 from rhinoctl.protocol.ports import WriteBatch
 from rhinoctl.state import digests
 from rhinoctl.state.digests import logical_digest
-from rhinoctl.state.rocks import RocksImage, RocksStores
+from rhinoctl.state.rocks import RocksImage, RocksStores, sweep_scratch
 
 ENTRIES = st.dictionaries(st.binary(max_size=4), st.binary(max_size=4), max_size=8)
 
@@ -49,8 +50,10 @@ def written(stores: RocksStores, live: Path, batches: list[range]) -> None:
     store.close()
 
 
-def content(directory: str) -> dict[str, bytes]:
-    return {name: Path(directory, name).read_bytes() for name in sorted(os.listdir(directory))}
+def content(directory: str) -> dict[str, tuple[bytes, int]]:
+    """The files, and when each was written last: nobody may find one half written."""
+    files = [Path(directory, name) for name in sorted(os.listdir(directory))]
+    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
 
 
 def test_files_do_not_matter_and_nothing_is_written(tmp_path: Path) -> None:
@@ -68,6 +71,27 @@ def test_files_do_not_matter_and_nothing_is_written(tmp_path: Path) -> None:
     assert content(str(tmp_path / "a.c")).keys() != content(str(tmp_path / "b.c")).keys()
     assert found[0] == found[1] != found[2]
     assert found[0].entries == 3000
+
+
+def test_nothing_is_left_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of one that was read, nor of one that could not be, nor of one whose reader died."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    written(RocksStores(), tmp_path / "a", [range(30)])
+    with RocksImage(str(tmp_path / "a.c")) as image:
+        assert logical_digest(image.scan()).entries == 30
+    (tmp_path / "a.c" / "CURRENT").write_bytes(b"rotten")
+    with pytest.raises((CorruptFile, OSError), match=r"a\.c"):
+        RocksImage(str(tmp_path / "a.c"))
+    assert list(scratch.iterdir()) == []
+    left = scratch / "rhino-image-x"
+    left.mkdir()
+    sweep_scratch()
+    assert left.exists()
+    os.utime(left, (0, 0))
+    sweep_scratch()
+    assert not left.exists()
 
 
 def test_a_rotten_block_is_an_error_and_no_end(tmp_path: Path) -> None:
