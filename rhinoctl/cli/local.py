@@ -44,7 +44,15 @@ Lease = Annotated[
 REFUSED = "it runs already; directory or port refused"
 
 
-@app.command(**ends("rhinoctl local up --workers 3", Exit.REFUSED, Exit.BUSY, refused=REFUSED))
+@app.command(
+    **ends(
+        "rhinoctl local up --workers 3",
+        *(Exit.REFUSED, Exit.NEEDS_REPAIR, Exit.BUSY, Exit.DEGRADED),
+        refused=REFUSED,
+        needs_repair="the store or a file of the cluster is damaged",
+        degraded="it is up, and its workers refuse the controller's store",
+    )
+)
 def up(
     workers: Annotated[
         int | None,
@@ -103,8 +111,9 @@ def up(
         auto_failover=auto_failover,
         require_hardlink=require_hardlink,
     )
-    emit(ops.up(request, say), as_json, tables.local_table)
-    return Exit.DONE
+    view = ops.up(request, say)
+    emit(view, as_json, tables.local_table)
+    return ops.exit_of_local(view)
 
 
 @app.command(**ends("rhinoctl local down", Exit.REFUSED, Exit.BUSY, refused="no cluster there"))

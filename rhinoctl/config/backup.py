@@ -193,6 +193,6 @@ def _read(path: Path) -> bytes:
 def _damaged(path: Path, reason: str) -> CorruptFile:
     return CorruptFile(
         f"{path} is damaged: {reason}",
-        remedy="take another backup; without one, `rhinoctl controller recover` makes the store"
-        " anew from the workers",
+        remedy="use another backup; without one, move the store away and start the controller:"
+        " `rhinoctl controller recover` then makes it anew from the workers",
     )

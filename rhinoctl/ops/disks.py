@@ -194,7 +194,8 @@ def error_of_scrub(found: DiskList, *, waited: bool) -> RhinoError | None:
         return Degraded(
             f"{where}: {bad[0]}{more}",
             remedy="it serves nobody any more, and a good copy comes in its place by itself; if"
-            " there are more, retire the disk: `rhinoctl disk retire`",
+            " there are more, replace the disk: `rhinoctl disk retire`, or, for d1, which has the"
+            " worker's log, `rhinoctl drain`",
         )
     if waited and not all(view.disk.scrub.over for view in found.disks):
         return DeadlineExceeded(

@@ -158,9 +158,11 @@ def up(request: UpRequest, say: Say, processes: Processes | None = None) -> Loca
                 with suppress(OSError):  # it goes only if nothing was written in it
                     directory.rmdir()
             raise
+        view = replace(_view(directory, cluster, processes), started=plan.start)
         if status.refused_by:
             say(f"worker {', '.join(status.refused_by)} does not listen to this controller:{SEE}")
-        return replace(_view(directory, cluster, processes), started=plan.start)
+            return replace(view, health=Health.DEGRADED)
+        return view
 
 
 def plan_up(request: UpRequest, known: ClusterFile | None, alive: frozenset[str]) -> UpPlan:

@@ -102,9 +102,11 @@ def abort(
         if wait and ended.phase not in ENDED:
             ended = watch(client, ended, show)
     if ended.phase in (Phase.MARKED, Phase.COMPLETE):
+        complete = ended.phase is Phase.COMPLETE
         raise Refused(
-            f"{op} is past its marker: the vnodes have moved",
-            remedy=f"move them back: `rhinoctl op revert {op}`, once it is complete",
+            f"{op} is complete" if complete else f"{op} is past its marker: the vnodes have moved",
+            remedy=f"move them back: `rhinoctl op revert {op}`"
+            + ("" if complete else ", once it is complete"),
         )
     return ended
 

@@ -160,7 +160,8 @@ def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
 
     store.unlink()
     code, view = rhinoctl("local", "up", *where)
-    assert (code, view["started"]) == (Exit.DONE, ["controller"])
+    assert (code, view["started"]) == (Exit.DEGRADED, ["controller"])
+    assert view["health"] == "degraded"
     code, status = rhinoctl("status", *where)
     assert code == Exit.DEGRADED
     assert status["refused_by"] == ["w1", "w2"]
@@ -180,7 +181,7 @@ def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
     code, restored = rhinoctl("controller", "restore", backup, *where)
     assert (code, restored["reign"]) == (Exit.DONE, 1)
     code, _ = rhinoctl("local", "up", *where)
-    assert code == Exit.DONE
+    assert code == Exit.DEGRADED
     code, status = rhinoctl("status", *where)
     assert code == Exit.DEGRADED
     assert status["refused_by"] == ["w1", "w2"]
