@@ -8,6 +8,7 @@ import typer
 
 from rhinoctl.cli import (
     bench,
+    check,
     config,
     controller,
     demo,
@@ -34,7 +35,7 @@ _UsageFault = typer.BadParameter.__mro__[1]
 """What the parser raises; typer has it under another name in each version."""
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
-for each in (demo, config, status, doctor, move, workers, groups, verify, version):
+for each in (demo, config, check, status, doctor, move, workers, groups, verify, version):
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),

@@ -1,11 +1,17 @@
 """The hosts of an inventory, ready to be connected to."""
 
+import getpass
+import os
+import sys
+from collections.abc import Callable
 from threading import BoundedSemaphore
 from typing import Final
 
 from rhinoctl.config.inventory import Inventory, Ssh
+from rhinoctl.errors import UsageError
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.ssh import Login, SshHost, Way
+from rhinoctl.wire.secret import Secret
 
 CONTROLLER: Final = "controller"
 """The controller's host among the workers'."""
@@ -29,6 +35,28 @@ def fleet_of(inventory: Inventory, login: Login) -> Fleet[SshHost]:
             gate_of[name] = gates.setdefault(way, BoundedSemaphore(ssh.sessions))
         hosts[name] = SshHost(name, way_to(address, ssh), login, jump)
     return Fleet(hosts, gate_of)
+
+
+PASSWORD: Final = "RHINO_SSH_PASSWORD"
+"""The environment's password, for where nobody can be asked."""
+
+
+def login_of(*, accept_new: bool, ask_password: bool, tell: Callable[[str], object]) -> Login:
+    """How to be let in: with the keys there are, and with a password that is asked for or in the
+    environment. Raises UsageError where there is nobody to ask."""
+    password = os.environ.get(PASSWORD)
+    if ask_password:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "there is no terminal to ask for a password on", remedy=f"set {PASSWORD} instead"
+            )
+        password = getpass.getpass("SSH password: ")
+    return Login(
+        password=Secret(password) if password else None,
+        passphrase=Secret(password) if password else None,
+        accept_new=accept_new,
+        tell=tell,
+    )
 
 
 def way_to(address: str, ssh: Ssh) -> Way:

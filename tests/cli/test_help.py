@@ -44,6 +44,6 @@ def test_the_issue_s_verbs_are_there() -> None:
         " job-repair-offsets version bench-steady"
         " failover switchover drain checkpoint groups-show groups-plan groups-apply verify"
         " disk-list disk-add disk-retire disk-scrub"
-        " controller-recover controller-backup controller-restore init config-validate"
+        " controller-recover controller-backup controller-restore init config-validate check"
     )
     assert {"-".join(path) for path, _ in LEAVES} == set(wanted.split())

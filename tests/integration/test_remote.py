@@ -9,11 +9,13 @@ import pytest
 
 from rhinoctl import errors
 from rhinoctl.config.inventory import Ssh, parse_inventory
+from rhinoctl.ops.check import check, exit_of
+from rhinoctl.ops.host_checks import Verdict
 from rhinoctl.ops.hosts import fleet_of, way_to
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Audit, Audited, Command, Untouched, checked, write_file
 from rhinoctl.remote.ssh import Login, SshHost
-from tests.integration.real_hosts import RealHost, make_key, needed
+from tests.integration.real_hosts import RealHost, free_port, make_key, needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # needs root and sshd
 
@@ -263,3 +265,43 @@ def test_what_is_run_is_written_down_and_a_dry_run_changes_nothing(
     write_file(dry, PurePosixPath("/opt/other"), b"", 0o600, root=False)
     assert run(dry, "ls", "/opt") == "token\n"
     assert [(name, command.what) for name, command in told] == [("w1", "write /opt/other")]
+
+
+def test_hosts_are_checked_over_ssh_and_left_as_they_were(
+    host: RealHost, tmp_path: Path, key: Path
+) -> None:
+    """One host is fine, one is the same machine under another name with a port that is taken and a
+    file in the place of a directory, one does not answer."""
+    twin = RealHost(tmp_path / "w2", address="127.0.0.2")
+    (twin.directory / "machine-id").write_text((host.directory / "machine-id").read_text())
+    twin.admit(key.with_suffix(".pub"))
+    twin.start()
+    (twin.directory / "varlib/rhinoctl").mkdir()
+    (twin.directory / "varlib/rhinoctl/worker").touch()
+    known = tmp_path / "known_hosts"
+    known.write_text(host.known() + twin.known())
+    inventory = tmp_path / "inventory.yml"
+    inventory.write_text(
+        f"cluster: c\nssh: {{user: root, identity: {key}, known_hosts: {known}, connect_s: 3}}\n"
+        f"controller: {{host: {host.address}, ssh: {{port: {host.port}}}}}\nworkers:\n"
+        f"  - {{host: {host.address}, name: w1, ssh: {{port: {host.port}}}}}\n"
+        f"  - {{host: {twin.address}, name: w2, port: {twin.port}, ssh: {{port: {twin.port}}}}}\n"
+        f"  - {{host: {host.address}, name: w3, ssh: {{port: {free_port(host.address)}}}}}\n"
+    )
+    before = {path for each in (host, twin) for path in each.directory.rglob("*")}
+    try:
+        found = check(inventory, PLAIN)
+    finally:
+        twin.stop()
+    assert (found.hosts, found.looked_at) == (("w1", "w2", "w3"), ("w1", "w2"))
+    assert exit_of(found) is errors.Exit.PARTIAL
+    failed = {(f.host, f.check) for f in found.findings if f.verdict is Verdict.FAIL}
+    assert failed == {
+        ("w2", f"port {twin.port}"),
+        ("w2", "directory /var/lib/rhinoctl/worker"),
+        ("w2", "machine"),
+        ("w3", "ssh"),
+    }
+    passed = {f.check for f in found.findings if (f.host, f.verdict) == ("w1", Verdict.PASS)}
+    assert {"python", "clock", "port 7470", "port 7471", "directory /opt/rhinoctl"} <= passed
+    assert {path for each in (host, twin) for path in each.directory.rglob("*")} == before

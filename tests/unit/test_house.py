@@ -41,7 +41,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remote": ("protocol", "wire.secret", *FOUNDATION),
     "config": ("protocol", *FOUNDATION),
     "playbook": ("protocol", *FOUNDATION),
-    "ops": ("control.client", "config", "remote", "playbook", "protocol", *FOUNDATION),
+    "ops": (
+        *("control.client", "config", "remote", "playbook", "protocol", "wire.secret"),
+        *FOUNDATION,
+    ),
     "render": ("ops", "protocol", *FOUNDATION),
     "cli": ("ops", "render", *FOUNDATION),
     "rhino_agent": ("state", "operators", "protocol", "wire", "remote.proc", *FOUNDATION),

@@ -1,0 +1,46 @@
+"""What `rhinoctl check` has found, as a table."""
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from rhinoctl.ops.check import CheckView
+from rhinoctl.ops.host_checks import Verdict
+from rhinoctl.render.tables import columns, spaced
+from rhinoctl.render.units import counted
+
+STYLES = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
+
+
+def check_table(view: CheckView) -> RenderableType:
+    """The worst first, each with what to do; then what passed, in one line a host."""
+    title = Text(
+        f"{view.file}: cluster {view.cluster},"
+        f" {len(view.looked_at)} of {counted(len(view.hosts), 'host')} looked at"
+    )
+    table = columns("HOST", "", "CHECK", "SEEN", "WHAT TO DO")
+    for verdict in (Verdict.FAIL, Verdict.WARN):
+        for finding in view.findings:
+            if finding.verdict is verdict:
+                mark = Text(verdict.value, STYLES[verdict])
+                table.add_row(finding.host, mark, finding.check, finding.seen, finding.remedy)
+    passed = columns("HOST", "", "CHECK", "SEEN")
+    for finding in view.findings:
+        if finding.verdict is Verdict.PASS:
+            mark = Text("pass", STYLES[Verdict.PASS])
+            passed.add_row(finding.host, mark, finding.check, finding.seen)
+    counts = ", ".join(
+        f"{view.count(verdict)} {what}"
+        for verdict, what in (
+            (Verdict.FAIL, "failed"),
+            (Verdict.WARN, "warned"),
+            (Verdict.PASS, "passed"),
+        )
+    )
+    return spaced(
+        [
+            title,
+            passed if passed.row_count else None,
+            table if table.row_count else None,
+            Text(counts),
+        ]
+    )

@@ -1,0 +1,174 @@
+"""Which hosts are fit: each rule has a host that it is about."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
+from rhinoctl.remote.facts import DirectoryFacts, HostFacts, Room
+
+GB = 1 << 30
+
+
+def directory(path: str, **changes: Any) -> DirectoryFacts:
+    fields = {
+        "path": path,
+        "there": path,
+        "is_file": False,
+        "mount": path,
+        "type": "ext2/ext3",
+        "space": Room(whole=100 * GB, free=90 * GB),
+        "inodes": Room(whole=6_000_000, free=5_000_000),
+        "writable": True,
+        "links": True,
+        "reflinks": False,
+        "executes": True,
+        "sync_s": 0.002,
+    }
+    return DirectoryFacts(**{**fields, **changes})
+
+
+def host(**changes: Any) -> HostFacts:
+    fields = {
+        "user": "spark",
+        "uid": 1000,
+        "host": "w1",
+        "system": "Linux",
+        "machine": "x86_64",
+        "libc": "glibc 2.36",
+        "machine_id": "a1",
+        "clock_ahead_s": 0.01,
+        "clock_error_s": 0.02,
+        "cpus": 8,
+        "memory_bytes": 32 * GB,
+        "memory_free_bytes": 20 * GB,
+        "open_files": 1 << 20,
+        "systemd": True,
+        "sudo": False,
+        "temp": "yes",
+        "pythons": (((3, 9), "/usr/bin/python3"), ((3, 12), "/usr/bin/python3.12")),
+        "spark": ("4.2.1",),
+        "directories": (directory("/opt/rhinoctl"), directory("/d1"), directory("/d2")),
+        "ports_taken": frozenset(),
+    }
+    return HostFacts(**{**fields, **changes})
+
+
+PART = Part(
+    name="w1",
+    disks=("/d1", "/d2"),
+    install_dir="/opt/rhinoctl",
+    ports=(7471,),
+    sudo=False,
+    is_worker=True,
+    memory_bytes=8 * GB,
+    cpus=4,
+)
+
+
+def poor(facts: HostFacts, part: Part = PART) -> list[HostFinding]:
+    return [each for each in judge_host(part, facts) if each.verdict is not Verdict.PASS]
+
+
+def test_a_host_that_is_fit_passes_every_check_and_none_is_left_out() -> None:
+    found = judge_host(PART, host())
+    assert poor(host()) == []
+    assert all(each.remedy == "" and each.seen for each in found)
+    assert {each.check for each in found} == {
+        *("platform", "python", "user", "service", "clock", "temporary files"),
+        *("memory", "processors", "open files", "port 7471", "spark"),
+        *("directory /opt/rhinoctl", "directory /d1", "directory /d2"),
+    }
+
+
+FAIL, WARN = Verdict.FAIL, Verdict.WARN
+
+ONE: dict[str, tuple[HostFacts, Verdict, str, str]] = {
+    "another system": (host(system="Darwin"), FAIL, "platform", "Darwin"),
+    "musl": (host(libc=""), FAIL, "platform", "another C library"),
+    "an old glibc": (host(libc="glibc 2.17"), FAIL, "platform", "2.17"),
+    "no python": (host(pythons=()), FAIL, "python", "none"),
+    "an old python": (host(pythons=(((3, 10), "/p"),)), FAIL, "python", "3.10"),
+    "a clock that is off": (host(clock_ahead_s=-601.0), FAIL, "clock", "601.0 s behind"),
+    "a clock that is a little off": (host(clock_ahead_s=3.0), WARN, "clock", "3.0 s ahead"),
+    "noexec": (host(temp="noexec"), WARN, "temporary files", "may not be executed"),
+    "no temporary directory": (host(temp="no"), WARN, "temporary files", "no directory"),
+    "little memory": (host(memory_bytes=4 * GB), FAIL, "memory", "4.3 GB"),
+    "little memory left": (host(memory_free_bytes=GB), WARN, "memory", "1.1 GB available"),
+    "few processors": (host(cpus=2), WARN, "processors", "2"),
+    "few files": (host(open_files=8192), WARN, "open files", "8192"),
+    "hardly any files": (host(open_files=1024), FAIL, "open files", "1024"),
+    "a port that is taken": (host(ports_taken=frozenset({7471})), FAIL, "port 7471", "listens"),
+    "no Spark": (host(spark=()), WARN, "spark", "no Spark worker"),
+    "an old Spark": (host(spark=("3.5.4",)), FAIL, "spark", "3.5.4"),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_thing_that_is_wrong_is_one_finding_with_a_remedy(name: str) -> None:
+    facts, verdict, check, seen = ONE[name]
+    (found,) = poor(facts)
+    assert (found.host, found.verdict, found.check) == ("w1", verdict, check)
+    assert seen in found.seen
+    assert found.remedy
+
+
+DIRECTORY: dict[str, tuple[dict[str, Any], Verdict, str]] = {
+    "a file": ({"is_file": True}, FAIL, "is a file"),
+    "read-only": ({"writable": False, "sync_s": None}, FAIL, "cannot be written"),
+    "nearly full": ({"space": Room(whole=GB, free=GB - 1)}, FAIL, "free of"),
+    "rather full": ({"space": Room(whole=9 * GB, free=8 * GB)}, WARN, "free of"),
+    "few inodes": ({"inodes": Room(whole=9_999, free=9)}, FAIL, "9 inodes"),
+    "memory": ({"type": "tmpfs"}, WARN, "gone after a restart"),
+    "a network": ({"type": "nfs"}, WARN, "over a network"),
+    "no links": ({"links": False}, WARN, "makes no hard links"),
+    "slow": ({"sync_s": 0.1}, WARN, "a sync takes 100 ms"),
+    "unbearably slow": ({"sync_s": 1.0}, FAIL, "a sync takes 1000 ms"),
+    "not mounted": ({"mount": "/d2"}, WARN, "one file system with"),
+}
+
+
+@pytest.mark.parametrize("name", DIRECTORY)
+def test_directories_for_state(name: str) -> None:
+    changes, verdict, seen = DIRECTORY[name]
+    wrong = directory("/d1", **changes)
+    (found,) = poor(host(directories=(directory("/opt/rhinoctl"), wrong, directory("/d2"))))
+    assert (found.verdict, found.check.split(" ")[0]) == (verdict, "directory")
+    assert seen in found.seen
+    assert found.remedy
+
+
+def test_what_is_not_known_is_not_taken_for_zero() -> None:
+    unknown = directory("/d1", space=None, inodes=None, sync_s=None)
+    facts = host(open_files=None, directories=(directory("/opt/rhinoctl"), unknown))
+    assert poor(facts, replace(PART, disks=("/d1",))) == []
+
+
+def test_what_the_inventory_asks_for_makes_a_difference() -> None:
+    root = replace(PART, sudo=True)
+    assert [each.check for each in poor(host(), root)] == ["user"]
+    assert poor(host(sudo=True), root) == poor(host(uid=0), root) == []
+    closed = directory("/opt/rhinoctl", writable=False)
+    there = host(sudo=True, directories=(closed, directory("/d1"), directory("/d2")))
+    assert poor(there, root) == []
+    bare = directory("/d1", links=False)
+    facts = host(directories=(directory("/opt/rhinoctl"), bare, directory("/d2")))
+    (found,) = poor(facts, replace(PART, require_hardlink=True))
+    assert found.verdict is FAIL
+    noexec = host(
+        directories=(directory("/opt/rhinoctl", executes=False), directory("/d1"), directory("/d2"))
+    )
+    assert [each.seen for each in poor(noexec)] == ["nothing may be executed there"]
+    assert "spark" not in {
+        each.check for each in judge_host(replace(PART, is_worker=False), host())
+    }
+
+
+def test_hosts_beside_each_other() -> None:
+    assert judge_fleet({"w1": host(), "w2": host(machine_id="b2")}) == ()
+    assert judge_fleet({"w1": host(machine_id=""), "w2": host(machine_id="")}) == ()
+    (found,) = judge_fleet({"w1": host(), "w2": host()})
+    assert (found.host, found.verdict, "w1" in found.seen) == ("w2", FAIL, True)
+    mixed = judge_fleet({"w1": host(), "w2": host(machine_id="b2", spark=("4.3.0",))})
+    assert [(each.host, each.verdict) for each in mixed] == [("w1", WARN), ("w2", WARN)]
