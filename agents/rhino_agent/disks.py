@@ -155,6 +155,8 @@ class DiskCare:
             if isinstance(fault, CorruptFile):
                 for manifest in move.desk.upkeep.holdings.of(move.vnode).complete():
                     move.desk.upkeep.suspect(move.vnode, manifest.checkpoint_id)
+            else:
+                move.desk.upkeep.suspect_gone(move.vnode)
 
     def _drop(self, move: Move) -> None:
         move.steps.close()

@@ -7,10 +7,11 @@ that are asked for one at a time per vnode: the requests under way are the credi
 Invariants:
 
 1. What was fetched counts only after its hash was checked and it is durable.
-2. A transfer that ends early leaves the chunks that came, for the next one.
+2. A transfer that ends early leaves the chunks that came, for the next one of that checkpoint.
 3. One that yields goes on while batches follow each other without a gap, only more slowly.
 """
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class Transfer:
         self._yields_until = self._patience() if yields else None
         self._missing = self._kept.missing(manifest)
         self._asked = False
+        self._adopting = False
         self._over = False
         self.bytes = 0
         self.total = sum(entry.size for entry in self._missing)
@@ -85,12 +87,17 @@ class Transfer:
         return self._job.ports.clock.monotonic() < until
 
     def cancel(self) -> None:
-        """Nothing that comes is taken any more; `ended` is not called."""
+        """Nothing that comes is taken any more; `ended` is not called. What is being adopted goes
+        on to be."""
+        if not self._over and not self._adopting:
+            self._kept.rest(self.manifest.checkpoint_id)
         self._over = True
 
     def _end(self, fault: Exception | None) -> None:
         if not self._over:
             self._over = True
+            if fault is not None:
+                self._kept.rest(self.manifest.checkpoint_id)
             self._ended(fault)
 
     def _ask(self, entry: FileEntry) -> None:
@@ -135,7 +142,9 @@ class Transfer:
                 remedy="another checkpoint or another holder serves",
             )
         path = self._kept.incoming(self.manifest, entry)
-        self._job.ports.disk.append(path, envelope.payload)
+        if self._job.ports.disk.append(path, envelope.payload) != asked.offset:
+            self._job.ports.disk.remove(path)
+            raise FileNotFoundError(errno.ENOENT, "what had come of it has vanished", path)
         self.bytes += size
         self._job.fetched[self.vnode] += size
         if (self._job.ports.disk.size(path) or 0) >= entry.size:
@@ -143,18 +152,22 @@ class Transfer:
         self.go_on()
 
     def _adopt(self) -> None:
-        self._asked = True
+        self._asked = self._adopting = True
 
         def adopted(_: None) -> None:
-            self._asked = False
+            self._asked = self._adopting = False
             event("checkpoint-adopted", vnode=self.vnode, of=self.source.worker, bytes=self.bytes)
             self._end(None)
+            self._upkeep.suspect_gone(self.vnode)
 
         def failed(fault: Exception) -> None:
-            self._asked = False
+            self._asked = self._adopting = False
             if isinstance(fault, CorruptFile):
                 for own in self._kept.complete():
                     self._upkeep.suspect(self.vnode, own.checkpoint_id)
+            if self._over:
+                self._kept.rest(self.manifest.checkpoint_id)
             self._end(fault)
+            self._upkeep.suspect_gone(self.vnode)
 
         self._upkeep.work(self._kept.adopt(self.manifest), adopted, failed, self.vnode)

@@ -128,25 +128,35 @@ class Upkeep:
         self._suspected.add((vnode, checkpoint_id))
         self.work(steps(), ended, ended, vnode)
 
+    def suspect_gone(self, vnode: Vnode) -> None:
+        """See, by the names alone, whether the vnode's checkpoints are still there, and suspect those
+        that are not."""
+        for checkpoint_id in self.holdings.of(vnode).gone():
+            self.suspect(vnode, checkpoint_id)
+
     def set_aside(self, kept: VnodeCheckpoints, checkpoint_id: str, fault: str) -> None:
         """A checkpoint is bad: it serves nobody. What has files in common with it is suspected, and
-        so are the live databases of its vnode, which link files of it."""
+        so are the live databases of its vnode, which link files of it. Of one that has vanished no
+        file is known to be bad: only what vanished with it is suspected."""
         vnode = kept.identity.vnode
         bad = next((m for m in kept.complete() if m.checkpoint_id == checkpoint_id), None)
         if bad is None or not self.holdings.has(kept):
             return
+        vanished = kept.has_nothing_of(checkpoint_id)
         kept.set_aside(checkpoint_id, fault)
         event("checkpoint-bad", vnode=vnode, checkpoint=checkpoint_id, fault=fault)
         self.found_bad += 1
         self._bad[vnode, checkpoint_id] = Bad(fault, bad.covers)
-        self._taint(vnode)
         for instance, vnodes in self._job.owners_now().items():
             if vnode in vnodes and vnode not in self._due.get(instance, ()):
                 self._due.setdefault(instance, []).insert(0, vnode)
-        files = {entry.blake3 for entry in bad.files}
-        for other in kept.complete():
-            if any(entry.blake3 in files for entry in other.files):
-                self.suspect(vnode, other.checkpoint_id)
+        if not vanished:
+            self._taint(vnode)
+            files = {entry.blake3 for entry in bad.files}
+            for other in kept.complete():
+                if any(entry.blake3 in files for entry in other.files):
+                    self.suspect(vnode, other.checkpoint_id)
+        self.suspect_gone(vnode)
 
     def bad(self) -> dict[tuple[Vnode, str], str]:
         """Why checkpoints were set aside of which there is no good one that is as new yet."""
@@ -223,6 +233,7 @@ class Upkeep:
 
         def finished(whole: Manifest) -> None:
             event("checkpoint", vnode=vnode, covers=whole.covers, bytes=whole.total_bytes)
+            self.suspect_gone(vnode)
 
         def failed(fault: Exception) -> None:
             event("checkpoint-failed", vnode=vnode, fault=fault)

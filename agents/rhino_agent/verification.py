@@ -236,13 +236,21 @@ class Verification:
         return [] if self._round is None else self._round.items.get(vnode, [])
 
     def _take(self, item: Item, found: Digested) -> None:
-        if found.corrupt:
+        if found.fault and self._has_vanished(item):
+            self._found_bad(item, Flaw("", "it is not there any more"))
+        elif found.corrupt:
             self._found_bad(item, Flaw("", f"its entries cannot be read: {found.fault}"))
         elif found.fault:
             self._unread(item, found.fault)
         else:
             item.digested = found
             self._over(item, Checked.WHOLE)
+
+    def _has_vanished(self, item: Item) -> bool:
+        try:
+            return item.manifest.checkpoint_id in item.kept.gone()
+        except OSError:
+            return False
 
     # --- what is told ----------------------------------------------------------------------------
 

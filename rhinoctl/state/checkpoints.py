@@ -12,12 +12,15 @@ Invariants (8 and 9 of the design's section 10 among them):
    next `retain`.
 4. A file whose content has changed since it was hashed here gets into no new checkpoint: not even
    by its new hash, which would make it look good.
+5. What vanishes from under this process is bad like any other, and holds up nothing: there is only
+   nothing left to set aside or to remove.
 
 All work that reads whole files comes in slices (`Steps`), for single-threaded loops.
 """
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -42,6 +45,8 @@ KEEP = 2
 """Checkpoints that `retain` keeps: an older one serves when the newest is bad."""
 
 _MAKING, _INCOMING, _GONE, _BAD = ".tmp", ".incoming", ".gone", ".bad"
+
+_NOT_THERE = "it is not there"
 
 
 class Level(Enum):
@@ -78,6 +83,7 @@ class VnodeCheckpoints:
         self._stamps: dict[str, dict[Stamp, str]] = {}
         self._former: dict[Stamp, str] = {}
         self._under_way: set[str] = set()
+        self._waiting = ""
         for name in disk.list(directory):
             self._load(name)
 
@@ -154,7 +160,8 @@ class VnodeCheckpoints:
     def missing(self, manifest: Manifest) -> list[FileEntry]:
         """The files whose content no checkpoint here has and that have not arrived whole yet.
 
-        Begins, or resumes, a transfer: append what comes to `incoming`, then `adopt` or `abandon`.
+        Begins, or resumes, a transfer: append what comes to `incoming`, then `adopt`, `abandon` or
+        `rest`.
         """
         self._expect_own(manifest)
         if manifest.checkpoint_id in self._complete:
@@ -175,12 +182,19 @@ class VnodeCheckpoints:
         """Where a file is received: append in order; a broken transfer resumes at its size."""
         return f"{self.path_of(manifest.checkpoint_id)}{_INCOMING}/{entry.blake3}"
 
+    def rest(self, checkpoint_id: str) -> None:
+        """A transfer has ended early. What came stays for the next one of the same checkpoint, until
+        one of another checkpoint ends early, too: no more than one waits."""
+        self._under_way.discard(checkpoint_id)
+        self._waiting = checkpoint_id
+
     def adopt(self, manifest: Manifest) -> Steps[None]:
         """Complete a checkpoint of files that are here and files that were received.
 
         Every received file is hashed. Raises CorruptFile, naming the file, for other content: a
         received file is removed then, so that `missing` names it again; a file of a checkpoint
-        here is for the caller to `set_aside`. Raises FileNotFoundError while files are missing.
+        here is for the caller to `set_aside`. Raises FileNotFoundError while files are missing, or
+        where one of a checkpoint here has vanished: see `gone`.
         """
         self._expect_own(manifest)
         checkpoint_id = manifest.checkpoint_id
@@ -188,6 +202,7 @@ class VnodeCheckpoints:
             raise FileExistsError(errno.EEXIST, "checkpoint exists", checkpoint_id)
         making = self.path_of(checkpoint_id) + _MAKING
         self._disk.remove(making)
+        self._under_way.add(checkpoint_id)
         try:
             stamps, fresh = {}, []
             for entry in manifest.files:
@@ -234,7 +249,9 @@ class VnodeCheckpoints:
         return flaw
 
     def _look(self, checkpoint_id: str, level: Level, seen: dict[Stamp, str]) -> Steps[Flaw | None]:
-        manifest = self._complete[checkpoint_id]
+        manifest = self._complete.get(checkpoint_id)
+        if manifest is None:
+            return Flaw(MANIFEST, _NOT_THERE)
         if level is Level.HASHES:
             fault = self._manifest_fault(manifest)
             if fault:
@@ -243,7 +260,7 @@ class VnodeCheckpoints:
             path = f"{self.path_of(checkpoint_id)}/{entry.name}"
             stamp = self._disk.stamp(path)
             if stamp is None:
-                return Flaw(entry.name, "it is not there")
+                return Flaw(entry.name, _NOT_THERE)
             if stamp.size != entry.size:
                 return Flaw(entry.name, f"it has {stamp.size} bytes, not {entry.size}")
             if level is Level.STAMPS and self._known(stamp) == entry.blake3:
@@ -269,7 +286,7 @@ class VnodeCheckpoints:
         except (CorruptFile, ForeignManifest) as error:
             return error.message
         except FileNotFoundError:
-            return "it is not there"
+            return _NOT_THERE
 
     def is_stamped(self, checkpoint_id: str) -> bool:
         """Whether every file of a complete checkpoint is the one that was hashed here before, by
@@ -281,11 +298,27 @@ class VnodeCheckpoints:
             for entry in self._complete[checkpoint_id].files
         )
 
+    def gone(self) -> list[str]:
+        """The complete checkpoints that lack a file, by the names alone: nothing is read."""
+        return [
+            checkpoint_id
+            for checkpoint_id, manifest in self._complete.items()
+            if not {MANIFEST, *(entry.name for entry in manifest.files)}.issubset(
+                self._disk.list(self.path_of(checkpoint_id))
+            )
+        ]
+
+    def has_nothing_of(self, checkpoint_id: str) -> bool:
+        """Whether a checkpoint's whole directory is gone, or empty."""
+        return not self._disk.list(self.path_of(checkpoint_id))
+
     def set_aside(self, checkpoint_id: str, why: str) -> None:
-        """A complete checkpoint is bad: it is not listed any more, and removed by `retain`."""
+        """A complete checkpoint is bad: it is not listed any more, and removed by `retain`. What has
+        vanished is forgotten."""
         path = self.path_of(checkpoint_id)
         self._disk.remove(path + _BAD)
-        self._disk.rename(path, path + _BAD)
+        with suppress(FileNotFoundError):
+            self._disk.rename(path, path + _BAD)
         self._complete.pop(checkpoint_id, None)
         self._sorted = None
         self._former |= self._stamps.pop(checkpoint_id, {})
@@ -306,12 +339,14 @@ class VnodeCheckpoints:
             removed.append(checkpoint_id)
         for name in self._disk.list(self.directory):
             checkpoint_id, suffix = _split(name)
+            waits = suffix == _INCOMING and checkpoint_id == self._waiting
             stale = suffix in (_MAKING, _INCOMING) and checkpoint_id not in self._under_way
-            if stale or suffix == _GONE or (suffix == _BAD and len(self._complete) >= keep):
+            bad = suffix == _BAD and len(self._complete) >= keep
+            if (stale and not waits) or suffix == _GONE or bad:
                 self._disk.remove(f"{self.directory}/{name}")
-                if suffix == _BAD:
-                    self.damaged.pop(checkpoint_id, None)
-                    self.flaws.pop(checkpoint_id, None)
+        if len(self._complete) >= keep:  # also of what had vanished, and left no directory
+            self.damaged.clear()
+            self.flaws.clear()
         return removed
 
     def remove(self) -> None:
@@ -365,6 +400,9 @@ class VnodeCheckpoints:
         for name in [*fresh, STAMPS]:
             self._disk.sync([f"{making}/{name}"])
             yield 0
+        lost = {entry.name for entry in manifest.files} - {*self._disk.list(making)}
+        if lost:
+            raise FileNotFoundError(errno.ENOENT, "it has vanished", f"{making}/{min(lost)}")
         self._disk.write_atomic(f"{making}/{MANIFEST}", manifest.encode())
         yield 0
         self._disk.rename(making, place)
@@ -404,7 +442,8 @@ class VnodeCheckpoints:
 
     def _remove(self, checkpoint_id: str) -> None:
         path = self.path_of(checkpoint_id)
-        self._disk.rename(path, path + _GONE)
+        with suppress(FileNotFoundError):
+            self._disk.rename(path, path + _GONE)
         del self._complete[checkpoint_id], self._stamps[checkpoint_id]
         self._sorted = None
         self._disk.remove(path + _GONE)

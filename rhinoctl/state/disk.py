@@ -321,7 +321,9 @@ class LocalDisk:
             )
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory and make the new name durable."""
+        """Rename a file or directory and make the new name durable. What is not there raises
+        FileNotFoundError, and nothing is made for it."""
+        os.lstat(self.path_of(source))
         self._make_parents(target)
         os.rename(self.path_of(source), self.path_of(target))
         for path in (source, target):
@@ -342,7 +344,8 @@ class LocalDisk:
         return sorted(name for name in names if not is_temporary(name))
 
     def remove(self, path: str) -> None:
-        """Remove a file or a whole tree; nothing happens if it is not there.
+        """Remove a file or a whole tree; nothing happens if it is not there, or somebody else is
+        just removing it.
 
         Not durable: a power loss may bring some of it back. What must not come back in part is
         renamed first.
@@ -352,7 +355,7 @@ class LocalDisk:
         try:
             os.unlink(absolute)
         except IsADirectoryError:
-            shutil.rmtree(absolute)
+            _remove_tree(absolute)
         except (FileNotFoundError, NotADirectoryError):
             return
 
@@ -443,6 +446,13 @@ def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
             start += 1
         if written:
             pending[start] = pending[start][written:]
+
+
+def _remove_tree(path: str) -> None:
+    """Each time somebody else was quicker there is less of it, so that this ends."""
+    while os.path.lexists(path):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def _sync_path(path: str) -> None:
