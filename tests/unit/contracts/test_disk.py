@@ -94,6 +94,21 @@ def test_a_missing_file(disk: StampingDisk) -> None:
             call()
 
 
+def test_a_rename_of_nothing_makes_nothing(disk: StampingDisk) -> None:
+    disk.append("a/x", [b"1"])
+    for source in ("none", "none/below", "a/none"):
+        with pytest.raises(FileNotFoundError):
+            disk.rename(source, "b/c/other")
+        with pytest.raises(FileNotFoundError):
+            disk.rename(source, "a/x")
+    assert disk.list("") == ["a"]
+    assert bytes(disk.read("a/x")) == b"1"
+    disk.remove("a/none/below")
+    disk.remove("a")
+    disk.remove("a")
+    assert disk.list("") == []
+
+
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "a//x", "", ".", "a/./x", "a/", "a\0"])
 def test_no_path_leaves_the_root(disk: StampingDisk, path: str) -> None:
     disk.append("a", [b"x"])
@@ -278,6 +293,26 @@ def test_write_atomic_sets_the_mode_and_leaves_nothing_behind(tmp_path: Path) ->
     assert sorted(os.listdir(tmp_path)) == ["token", "tree"]
     with pytest.raises(UnwritableDirectory):
         write_atomic(str(path / "below"), b"x")
+
+
+def test_two_may_remove_a_tree_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LocalDisk(str(tmp_path))
+    for name in ("a/b/x", "a/c/y", "a/z"):
+        disk.append(name, [b"1"])
+    scan, seen = os.scandir, []
+
+    def scan_and_lose(where: int) -> object:
+        found = scan(where)
+        if not seen:
+            seen.append(where)
+            os.remove(tmp_path / "a/b/x")
+            os.rmdir(tmp_path / "a/b")
+        return found
+
+    monkeypatch.setattr(os, "scandir", scan_and_lose)
+    disk.remove("a")
+    assert seen
+    assert disk.list("") == []
 
 
 # --- the fake only: what a power loss may do ------------------------------------------------------

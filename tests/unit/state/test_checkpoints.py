@@ -317,6 +317,106 @@ def test_a_bad_checkpoint_is_not_tried_for_ever(disk: StampingDisk) -> None:
     assert checkpoints.damaged == {"c2": "again"}
 
 
+# --- vanished from under this process -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["/c2/1.sst", "/c2/manifest.json", "/c2", ""])
+def test_what_vanished_is_found_and_forgotten(disk: StampingDisk, what: str) -> None:
+    checkpoints = loaded(disk)
+    older = take(checkpoints, disk, 1, {"1.sst": b"older"})
+    take(checkpoints, disk, 2, {"1.sst": SST, "2.sst": b"more"})
+    assert checkpoints.gone() == []
+    disk.remove(f"ckpt/7{what}")
+    gone = ["c2"] if what else ["c1", "c2"]
+    assert checkpoints.gone() == gone
+    for checkpoint_id in gone:
+        assert checkpoints.has_nothing_of(checkpoint_id) == (what in ("/c2", ""))
+        with pytest.raises(CorruptFile, match="it is not there"):
+            finish(checkpoints.verify(checkpoint_id, Level.HASHES))
+        checkpoints.set_aside(checkpoint_id, "it is not there")
+    assert set(checkpoints.damaged) == set(gone)
+    assert checkpoints.complete() == loaded(disk).complete() == ([older] if what else [])
+    with pytest.raises(CorruptFile, match="c2"):
+        finish(checkpoints.verify("c2", Level.HASHES))
+    take(checkpoints, disk, 3, {"1.sst": SST})
+    take(checkpoints, disk, 4, {"1.sst": SST})
+    checkpoints.retain(Leases())
+    assert (checkpoints.damaged, checkpoints.flaws) == ({}, {})
+    assert disk.list("ckpt/7") == ["c3", "c4"]
+    assert checkpoints.complete() == loaded(disk).complete()
+
+
+def test_what_vanished_can_be_removed(disk: StampingDisk) -> None:
+    checkpoints = loaded(disk)
+    for batch in range(4):
+        take(checkpoints, disk, batch, {"1.sst": SST})
+    disk.remove("ckpt/7/c1")
+    assert checkpoints.retain(Leases()) == ["c1", "c0"]
+    disk.remove("ckpt/7")
+    checkpoints.remove()
+    assert checkpoints.complete() == []
+    assert disk.list("") in ([], ["ckpt"])
+
+
+def test_what_vanished_is_the_base_of_one_fetch_at_the_most(disk: StampingDisk) -> None:
+    origin, target = loaded(disk, "w1/7"), loaded(disk, "w2/7")
+    copy_over(origin, disk, target, take(origin, disk, 1, {"1.sst": SST}))
+    manifest = take(origin, disk, 2, {"1.sst": SST, "2.sst": b"more"})
+    disk.remove("w2/7")
+    with pytest.raises(FileNotFoundError):
+        copy_over(origin, disk, target, manifest)
+    assert target.gone() == ["c1"]
+    target.set_aside("c1", "it is not there")
+    assert [entry.name for entry in target.missing(manifest)] == ["1.sst"]
+    copy_over(origin, disk, target, manifest)
+    assert target.complete() == loaded(disk, "w2/7").complete() == [manifest]
+    assert disk.list("w2/7") == ["c2"]
+
+
+@pytest.mark.parametrize("from_another", [True, False])
+def test_a_checkpoint_with_a_hole_is_not_published(
+    disk: StampingDisk, *, from_another: bool
+) -> None:
+    origin, target = loaded(disk, "w1/7"), loaded(disk, "w2/7")
+    files = {"1.sst": SST, "2.sst": bytes(2 * SLICE_BYTES)}
+    if from_another:
+        manifest = take(origin, disk, 1, files)
+        for entry in target.missing(manifest):
+            data = disk.read(f"w1/7/c1/{entry.name}")
+            disk.append(target.incoming(manifest, entry), [data])
+        steps = target.adopt(manifest)
+    else:
+        making = target.begin("c1")
+        for name, content in files.items():
+            disk.append(f"{making}/{name}", [content])
+        steps = target.finish(draft("c1", 1))
+    for _ in range(2):
+        next(steps)
+    disk.remove("w2/7/c1.tmp/1.sst")
+    with pytest.raises(FileNotFoundError):
+        finish(steps)
+    assert target.complete() == []
+    assert "c1" not in disk.list("w2/7")
+    assert "c1.tmp" not in disk.list("w2/7")
+
+
+def test_of_transfers_that_ended_early_one_waits(disk: StampingDisk) -> None:
+    origin, target = loaded(disk, "w1/7"), loaded(disk, "w2/7")
+    for batch in range(1, 5):
+        manifest = take(origin, disk, batch, {"1.sst": b"%d" % batch * 100})
+        (entry,) = target.missing(manifest)
+        disk.append(target.incoming(manifest, entry), [b"%d" % batch * 50])
+        target.retain(Leases())
+        assert disk.size(target.incoming(manifest, entry)) == 50, "it is under way"
+        target.rest(manifest.checkpoint_id)
+        target.retain(Leases())
+        assert disk.list("w2/7") == [f"c{batch}.incoming"]
+    assert target.missing(manifest) == [entry]
+    disk.append(target.incoming(manifest, entry), [b"4" * 50])
+    finish(target.adopt(manifest))
+    assert disk.list("w2/7") == ["c4"]
+
+
 # --- from another worker --------------------------------------------------------------------------
 
 
