@@ -129,8 +129,8 @@ class Upkeep:
         self.work(steps(), ended, ended, vnode)
 
     def suspect_gone(self, vnode: Vnode) -> None:
-        """See, by the names alone, whether the vnode's checkpoints are still there, and suspect those
-        that are not."""
+        """See, by the names alone, which of the vnode's checkpoints have vanished, in whole or in
+        part, and suspect them."""
         for checkpoint_id in self.holdings.of(vnode).gone():
             self.suspect(vnode, checkpoint_id)
 

@@ -183,8 +183,8 @@ class VnodeCheckpoints:
         return f"{self.path_of(manifest.checkpoint_id)}{_INCOMING}/{entry.blake3}"
 
     def rest(self, checkpoint_id: str) -> None:
-        """A transfer has ended early. What came stays for the next one of the same checkpoint, until
-        one of another checkpoint ends early, too: no more than one waits."""
+        """A transfer has ended early. What came waits for the next one of the same checkpoint; no
+        more than one waits, the last."""
         self._under_way.discard(checkpoint_id)
         self._waiting = checkpoint_id
 
@@ -313,8 +313,8 @@ class VnodeCheckpoints:
         return not self._disk.list(self.path_of(checkpoint_id))
 
     def set_aside(self, checkpoint_id: str, why: str) -> None:
-        """A complete checkpoint is bad: it is not listed any more, and removed by `retain`. What has
-        vanished is forgotten."""
+        """A complete checkpoint is bad: it is not listed any more, and removed by `retain`. Of one
+        that has vanished nothing is left to be removed."""
         path = self.path_of(checkpoint_id)
         self._disk.remove(path + _BAD)
         with suppress(FileNotFoundError):

@@ -106,8 +106,8 @@ def test_a_member_misses_it_when_it_fetches_the_next(caplog: pytest.LogCaptureFi
     assert told(caplog, "checkpoint-not-fetched"), "what vanished was not the base of a fetch"
     world.until(mended(world), "that nothing is lacking")
     seen = query.directory.committed
-    world.until(lambda: query.directory.committed > seen + 100, "batches", 120.0)
-    assert log_bytes(world, "w1") < 4 * before
+    world.until(lambda: query.directory.committed > seen + 60, "batches", 120.0)
+    assert log_bytes(world, "w1") < 3 * before
     replicated(world, query)
     assert len(unfinished(world, "w2")) <= 1
     assert len(told(caplog, "checkpoint-not-fetched")) <= world.vnodes
