@@ -188,6 +188,7 @@ class LocalDisk:
         self._link = link
         self._open: OrderedDict[str, int] = OrderedDict()
         self._clean: set[str] = set()
+        self._rooted: set[str] = set()
         try:
             os.makedirs(self.root, exist_ok=True)
             descriptor, probe = tempfile.mkstemp(prefix=".probe.", suffix=".tmp", dir=self.root)
@@ -412,15 +413,23 @@ class LocalDisk:
         self._clean.discard(path.rpartition("/")[0])
 
     def _sync_parents(self, path: str) -> None:
+        """Make the names up to the root durable. A directory that is met for the first time may be
+        another process's work (RocksDB makes that of a checkpoint), and so a name in its parent
+        that we do not know of."""
+        unknown, met = False, []
         while path:
             path = path.rpartition("/")[0]
-            if path not in self._clean:
+            if unknown or path not in self._clean:
                 _sync_path(self.path_of(path) if path else self.root)
                 self._durable(path)
+            unknown = path not in self._rooted
+            met.append(path)
+        self._rooted.update(met)
 
     def _durable(self, directory: str) -> None:
         if len(self._clean) >= CLEAN_DIRECTORIES_MAX:
             self._clean.clear()
+            self._rooted.clear()
         self._clean.add(directory)
 
     def _forget_open(self, path: str) -> None:
@@ -432,7 +441,8 @@ class LocalDisk:
         below = path + "/"
         for name in [name for name in self._open if name == path or name.startswith(below)]:
             self._forget_open(name)
-        self._clean -= {name for name in self._clean if name == path or name.startswith(below)}
+        for known in (self._clean, self._rooted):
+            known -= {name for name in known if name == path or name.startswith(below)}
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:

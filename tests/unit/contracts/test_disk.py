@@ -384,3 +384,27 @@ def test_a_full_disk_refuses_and_heals() -> None:
     assert disk.size("log") == 8
     disk.remove("log")
     disk.append("log", [b"0123456789"])
+
+
+def test_a_directory_of_another_process_gets_a_durable_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB makes that of a vnode's first checkpoint, below one that we know as durable."""
+    disk = LocalDisk(str(tmp_path))
+    disk.append("ckpt/1/a", [b"x"])
+    disk.sync(["ckpt/1/a"])
+    (tmp_path / "ckpt/2/c.tmp").mkdir(parents=True)
+    (tmp_path / "ckpt/2/c.tmp/b").write_bytes(b"y")
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    disk.sync(["ckpt/2/c.tmp/b"])
+    assert synced == ["ckpt/2/c.tmp/b", "ckpt/2/c.tmp", "ckpt/2", "ckpt"]
+    synced.clear()
+    disk.sync(["ckpt/2/c.tmp/b"])
+    assert synced == ["ckpt/2/c.tmp/b"]
