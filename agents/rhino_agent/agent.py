@@ -141,6 +141,8 @@ class Agent:
             path = f"jobs/{name}"
             if name.endswith(_GONE) or _has_no_files(disk, path):
                 disk.remove(path)
+            elif not disk.first.list(path) and disk.list(f"{_ASIDE}/{name}"):
+                disk.rename(path, f"{_ASIDE}/{name}")  # a start before this one did not get to it
             else:
                 self._take_up(JobUid(name), f"{path}/spec.json")
 

@@ -206,6 +206,21 @@ def test_its_other_jobs_stay_where_they_are() -> None:
     world.until(lambda: aside(world, "w1") == [], "what was set aside goes with its job")
 
 
+def test_a_crash_while_it_is_set_aside_on_several_disks() -> None:
+    world, query = started(disks=2)
+    uid, host = world.uid(), world.hosts[W3]
+    (second,) = host.further.values()
+    damage(world, "w3")
+    trap = world.trap("w3", f"disk.rename bad/{uid}", host.kill_agent, after=True)
+    world.until_sprung(trap)
+    assert host.disk.list(f"bad/{uid}")
+    assert second.list(f"jobs/{uid}"), "not yet there"
+    host.start_agent()
+    world.until(lambda: bool(second.list(f"bad/{uid}/ckpt")), "the rest", 60.0)
+    healed(world, "w3")
+    end(world, query)
+
+
 def test_what_is_spread_over_disks_is_set_aside_on_each() -> None:
     world, query = started(disks=2)
     uid, host = world.uid(), world.hosts[W3]
