@@ -9,6 +9,7 @@ from rhino_agent.allegiance import Allegiance
 from rhino_agent.copies import Copies
 from rhino_agent.disks import DiskCare
 from rhino_agent.feeder import Feeder
+from rhino_agent.files import read_value
 from rhino_agent.holdings import Holdings
 from rhino_agent.instances import known_instances
 from rhino_agent.job import Job
@@ -20,7 +21,7 @@ from rhino_agent.serving import SERVED, Serving
 from rhino_agent.upkeep import Upkeep
 from rhino_agent.verification import Verification
 from rhinoctl import limits
-from rhinoctl.errors import ForeignManifest, RhinoError
+from rhinoctl.errors import CorruptFile, ForeignManifest, RhinoError
 from rhinoctl.ids import JobUid
 from rhinoctl.protocol import codec
 from rhinoctl.protocol import messages as m
@@ -34,6 +35,9 @@ _BATCH_PROTOCOL = (m.Fence, m.Open, m.Put, m.Resend, m.Seal, m.Apply)
 
 _GONE = ".gone"
 """What a job's directory is called while it is removed."""
+
+_ASIDE = "bad"
+"""Where directories of jobs are that could not be read, the last of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ UNKNOWN_HOST = HostLimits(open_files=0, memory_bytes=0)
 def next_incarnation(disk: RoomyDisk) -> int:
     """The number of this start; durable before anything else is done. Raises DiskFull."""
     path = "incarnation.json"
-    number = 1 if disk.size(path) is None else codec.loads(int, disk.read(path)) + 1
+    number = 1 if disk.size(path) is None else read_value(disk, int, path) + 1
     ballast.in_any_case(disk, lambda: disk.write_atomic(path, codec.dumps(number)))
     return number
 
@@ -131,12 +135,17 @@ class Agent:
         self._ballast_at = 0.0
         self._desks: dict[JobUid, Desk] = {}
         self._unreadable: dict[JobUid, str] = {}
+        self._damaged: set[JobUid] = set()
         self._allegiance = Allegiance(disk)
         self._care = DiskCare(ports, disks, self._desks)
-        for name in disk.list("jobs"):
+        names = disk.list("jobs")
+        for name in names:
             path = f"jobs/{name}"
-            if name.endswith(_GONE) or _has_no_files(disk, path):
+            half_gone = f"{name}{_GONE}" in names and not disk.first.list(path)
+            if name.endswith(_GONE) or half_gone or _has_no_files(disk, path):
                 disk.remove(path)
+            elif not disk.first.list(path) and disk.list(f"{_ASIDE}/{name}"):
+                disk.rename(path, f"{_ASIDE}/{name}")  # a start before this one did not get to it
             else:
                 self._take_up(JobUid(name), f"{path}/spec.json")
 
@@ -149,9 +158,11 @@ class Agent:
                     f"{path} is not there, beside files of a job",
                     remedy="nothing of it is touched; put it back, or move the directory away",
                 )
-            self._take_on(codec.loads(JobSpec, self._disk.read(path)))
+            self._take_on(read_value(self._disk, JobSpec, path))
         except RhinoError as fault:
             self._unreadable[uid] = f"{fault.message}; {fault.remedy}"
+            if isinstance(fault, CorruptFile):
+                self._damaged.add(uid)
             event("job-unreadable", job=uid, fault=fault.message)
 
     @property
@@ -247,7 +258,8 @@ class Agent:
         uid = message.header.job
         desk = self._desks.get(uid)
         if uid in self._unreadable:
-            self._refuse(envelope, m.RefusalCode.FAULT, self._unreadable[uid])
+            # As good as silent: who asks waits for a failover, and no query ends for it.
+            self._refuse(envelope, m.RefusalCode.BUSY, self._unreadable[uid])
         elif desk is None:
             detail = f"job {uid} is not known to {self._ports.settings.worker}"
             self._refuse(envelope, m.RefusalCode.UNKNOWN_JOB, detail)
@@ -320,6 +332,10 @@ class Agent:
                 if uid not in named
             },
             disks=self.disks(),
+            unreadable={
+                uid: m.Unreadable(fault=fault, damaged=uid in self._damaged)
+                for uid, fault in self._unreadable.items()
+            },
         )
         self._ports.wire.reply(envelope, report)
         if report.leaving:
@@ -328,6 +344,9 @@ class Agent:
     def _wish(self, wish: m.DesiredJob) -> None:
         uid = wish.spec.uid
         desk = self._desks.get(uid)
+        if wish.aside == self._ports.incarnation and uid in self._damaged:
+            self._set_aside(wish.spec)
+            return
         if wish.dropped or (wish.left is not None and not wish.keep):
             if wish.dropped or (desk is not None and desk.job.is_past(wish.left)):
                 self._drop(wish.spec, desk)
@@ -345,16 +364,40 @@ class Agent:
         if wish.memo is not None:
             self._allegiance.keep(wish.spec.uid, wish.memo)
 
+    def _set_aside(self, spec: JobSpec) -> None:
+        """What cannot be read is needed by nobody, as the controller knows of this very start, in
+        which it had no part in any batch. Nothing is deleted but what was set aside before; copies
+        are made anew as on an empty worker."""
+        uid = spec.uid
+        for instance in known_instances(self._ports, spec, f"jobs/{uid}", lambda _: None):
+            instance.stop()
+        self._allegiance.forget(uid)
+        aside = f"{_ASIDE}/{uid}"
+        self._remove_aside(uid)
+        self._disk.rename(f"jobs/{uid}", aside)
+        self._damaged.discard(uid)
+        fault = self._unreadable.pop(uid)
+        event("job-set-aside", job=uid, path=self._disk.path_of(aside), fault=fault)
+
+    def _remove_aside(self, uid: JobUid) -> None:
+        """Remove what was set aside of a job before, if there is something."""
+        aside = f"{_ASIDE}/{uid}"
+        if self._disk.list(aside):
+            self._disk.remove(aside)
+            event("aside-removed", job=uid, path=aside)
+
     def _drop(self, spec: JobSpec, desk: Desk | None) -> None:
         """The job is deleted, or has left this worker: end its instances and remove everything.
 
         The new name is durable before anything is removed: no crash brings part of it back."""
         uid = spec.uid
+        self._remove_aside(uid)
         if desk is not None:
             desk.drop()
             del self._desks[uid]
         elif uid in self._unreadable:
             del self._unreadable[uid]
+            self._damaged.discard(uid)
             for instance in known_instances(self._ports, spec, f"jobs/{uid}", lambda _: None):
                 instance.stop()
         else:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rhino_agent.files import read_value
 from rhino_agent.launcher import ProcessName
 from rhino_agent.ports import Ports, event
 from rhino_agent.settings import InstanceSettings, settings_bytes
@@ -204,8 +205,7 @@ class Instance:
     def _read_birth(self) -> Birth:
         if self._ports.disk.size(self._birth_path) is None:
             return Birth(incarnation=0, pid=0, born=0, listen="")
-        birth: Birth = codec.loads(Birth, self._ports.disk.read(self._birth_path))
-        return birth
+        return read_value(self._ports.disk, Birth, self._birth_path)
 
     def _start(self, now: float) -> None:
         ports, before = self._ports, self._birth

@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from rhino_agent.files import read_value
 from rhino_agent.instances import Instance, known_instances
 from rhino_agent.outputs import Outputs
 from rhino_agent.ports import Ports, event
@@ -75,7 +76,7 @@ class Job:
         session_path = f"{self.root}/session.json"
         session = 0
         if disk.size(session_path) is not None:
-            session = codec.loads(int, disk.read(session_path))
+            session = read_value(disk, int, session_path)
         records = self.log.load()
         state, drops = worker.recovered(settings.worker, session, records)
         for drop in drops:
@@ -127,7 +128,7 @@ class Job:
         session_path = f"{self.root}/session.json"
         session = before.session
         if self.ports.disk.size(session_path) is not None:
-            session = codec.loads(int, self.ports.disk.read(session_path))
+            session = read_value(self.ports.disk, int, session_path)
         sealed = before.sealed
         dropped = [
             (Position(*one.time, 0), one.attempt)

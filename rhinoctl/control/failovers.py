@@ -132,7 +132,7 @@ class Failovers:
         """Begin what has to begin, and go on with what is under way; returns that."""
         uid, epoch = document.spec.uid, facts.epoch
         lost = GivenUp(
-            workers=self.lost(epoch).workers,
+            workers=self.lost(uid, epoch).workers,
             instances=self.bereft.failed(uid, epoch, self.fleet.reports(uid)),
         )
         running = self.registry.recovering(uid)
@@ -173,7 +173,8 @@ class Failovers:
         new = GivenUp(
             workers=gone.workers - before.workers, instances=gone.instances - before.instances
         )
-        why = "; ".join([*map(self._why, sorted(new.workers)), *map(_no_copies, new.instances)])
+        reasons = [self._why(uid, worker) for worker in sorted(new.workers)]
+        why = "; ".join([*reasons, *map(_no_copies, new.instances)])
         if running is None:
             return self._begin(document, gone, Choice(), why, plan)
         return self.registry.put_failover(
@@ -181,8 +182,10 @@ class Failovers:
             replace(running.view, lost=(*running.view.lost, *new.names)),
         )
 
-    def _why(self, worker: WorkerId) -> str:
+    def _why(self, uid: JobUid, worker: WorkerId) -> str:
         seen = self.fleet.workers[worker]
+        if worker in self.fleet.unreadable(uid):
+            return f"worker {worker} cannot read what it has of the job"
         if seen.refused:
             return f"nothing of worker {worker} is running"
         return f"worker {worker} has been silent for {self.patience.lease_s:.0f} s"
@@ -337,12 +340,13 @@ class Failovers:
             ),
         )
 
-    def lost(self, epoch: Epoch) -> GivenUp:
-        """The workers of an epoch that are lost."""
-        return GivenUp(workers=frozenset(w for w in epoch.workers if self._is_lost(w)))
+    def lost(self, uid: JobUid, epoch: Epoch) -> GivenUp:
+        """The workers of an epoch that are lost, or are as good as lost for the job: what cannot
+        be read takes no part in any batch."""
+        return GivenUp(workers=frozenset(w for w in epoch.workers if self._is_lost(uid, w)))
 
-    def _is_lost(self, worker: WorkerId) -> bool:
-        return self.verdict(worker) is Verdict.LOST
+    def _is_lost(self, uid: JobUid, worker: WorkerId) -> bool:
+        return self.verdict(worker) is Verdict.LOST or worker in self.fleet.unreadable(uid)
 
     def stuck(self) -> Iterator[tuple[str, OpId, frozenset[WorkerId], str]]:
         """Failovers whose cut waits for workers that are lost, too: job, failover, workers, and
@@ -351,7 +355,8 @@ class Failovers:
             state = document.failover
             job = self.registry.jobs.get(state.job)
             if state.phase is hm.Phase.ARMED and state.proposal is not None and job is not None:
-                lost = frozenset(filter(self._is_lost, state.proposal.voters()))
+                voters = state.proposal.voters()
+                lost = frozenset(w for w in voters if self._is_lost(state.job, w))
                 gone = state.gone | GivenUp(workers=lost)
                 if lost:
                     typed = by_hand(self.jobs.epoch(job), lost, gone)
@@ -394,7 +399,7 @@ class Failovers:
                 continue
             epoch = self.jobs.epoch(document)
             gone = self._target(request.target).within(epoch)
-            if not gone:
+            if not gone or self._serves(request.target, document):
                 continue
             self._check_dead(request.target, document, gone)
             choice = Choice(to=frozenset(request.to), parallel=request.parallel)
@@ -456,9 +461,19 @@ class Failovers:
             return GivenUp(workers=frozenset({WorkerId(target)}))
         return GivenUp(instances=frozenset({InstanceId(target)}))
 
+    def _serves(self, target: str, document: JobDocument) -> bool:
+        """Whether a live worker that cannot read some job serves this one: it keeps it then."""
+        report = (
+            self.fleet.workers[WorkerId(target)].report if target in self.fleet.workers else None
+        )
+        fine = report is not None and document.spec.uid not in report.unreadable
+        known = report.unreadable.keys() & self.registry.jobs.keys() if report is not None else ()
+        return bool(known) and fine and self.verdict(WorkerId(target)) is Verdict.ALIVE
+
     def _check_dead(self, target: str, document: JobDocument, gone: GivenUp) -> None:
         """Raises HealthyTarget for what answers."""
-        alive = any(self.verdict(w) is Verdict.ALIVE for w in gone.workers)
+        unread = self.fleet.unreadable(document.spec.uid)
+        alive = any(self.verdict(w) is Verdict.ALIVE for w in gone.workers - unread.keys())
         reports = self.fleet.reports(document.spec.uid)
         alive |= any(
             report.instances[i].ready

@@ -98,6 +98,20 @@ class Fleet:
                 found[name] = report.jobs[job]
         return found
 
+    def unreadable(self, job: JobUid) -> dict[WorkerId, m.Unreadable]:
+        """The live workers that cannot read what they have of a job, and why."""
+        found = {}
+        for name in self.live():
+            report = self.workers[name].report
+            if report is not None and job in report.unreadable:
+                found[name] = report.unreadable[job]
+        return found
+
+    def start_of(self, worker: WorkerId) -> int:
+        """The number of the agent's start that reported last; 0 if none has."""
+        report = self.workers[worker].report
+        return report.header.incarnation if report is not None else 0
+
     def newest_epoch(self, job: JobUid) -> tuple[Epoch, BatchTime] | None:
         """The newest epoch that a live worker reports as decided, and from which record it holds.
 

@@ -45,7 +45,7 @@ class Groups:
         """What each usable worker can hold of a job: what it has of it, and its free room."""
         reports = self.fleet.reports(uid)
         found = {}
-        for name in sorted(self.usable()):
+        for name in sorted(self.usable_for(uid)):
             seen = self.fleet.workers[name]
             if seen.report is None:
                 continue
@@ -54,6 +54,10 @@ class Groups:
             room = here + room_for_copies(seen.report)
             found[name] = Host(disk_bytes=room)
         return found
+
+    def usable_for(self, uid: JobUid) -> frozenset[WorkerId]:
+        """The workers that may hold copies of a job: not those that cannot read what they have."""
+        return self.usable() - self.fleet.unreadable(uid).keys()
 
     def sizes(self, uid: JobUid) -> dict[Vnode, int]:
         """Bytes of state by vnode, as far as they are reported."""
@@ -66,7 +70,7 @@ class Groups:
     def plan(self, document: JobDocument, epoch: Epoch) -> GroupPlan:
         """The groups of a job as they shall be; made anew when something has changed."""
         uid, replication = document.spec.uid, document.spec.replication
-        key = (epoch, replication, self.usable())
+        key = (epoch, replication, self.usable_for(uid))
         now = self.clock.monotonic()
         known = self._plans.get(uid)
         if known is None or known.key != key or now - known.at > limits.REPLAN_S:
@@ -104,7 +108,7 @@ class Groups:
 
     def lacking(self, document: JobDocument, epoch: Epoch) -> int:
         """How many whole copies besides the owners' are missing to what the job wishes for."""
-        usable, missing = self.usable(), 0
+        usable, missing = self.usable_for(document.spec.uid), 0
         for route in epoch.routes:
             full = [m for m in route.members if m.role is Role.FULL and m.worker in usable]
             missing += max(0, document.spec.replication - len(full))
@@ -165,6 +169,7 @@ class Groups:
             leaves=leaves,
             lacking=sum(plan.lacking.values()),
             reasons=plan.reasons,
+            unreadable={w: one.fault for w, one in self.fleet.unreadable(uid).items()},
         )
 
     def _member(

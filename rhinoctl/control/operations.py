@@ -80,7 +80,7 @@ class Operations:
         """Another number of instances. Raises ParallelismOutOfRange, Busy, NoSuchWorkers."""
         document = self.idle(name, dry_run=request.dry_run)
         check_parallelism(request.instances, document.spec.vnodes)
-        workers = self._targets()
+        workers = self._able(document, self._targets())
         if not workers:
             raise NoSuchWorkers(
                 "no worker of the inventory answers",
@@ -151,7 +151,7 @@ class Operations:
             plan = plan_switchover(
                 epoch,
                 origins,
-                targets,
+                self._able(document, targets),
                 to=to,
                 retire=kind is hm.Kind.DRAIN,
                 behind=self.groups.behind(document.spec.uid),
@@ -182,6 +182,11 @@ class Operations:
             + (f": {to}" if to else ""),
             remedy=f"{other}, or add workers to the cluster",
         )
+
+    def _able(self, document: JobDocument, workers: Iterable[WorkerId]) -> list[WorkerId]:
+        """Those that take part in a job: not who cannot read what it has of it."""
+        unread = self.fleet.unreadable(document.spec.uid)
+        return [worker for worker in workers if worker not in unread]
 
     def _targets(self) -> list[WorkerId]:
         """The live workers that may get vnodes."""

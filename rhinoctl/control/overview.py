@@ -19,6 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
 from rhinoctl.protocol.sizes import size
+from rhinoctl.protocol.unreadable import cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand
 
 
@@ -46,6 +47,7 @@ class Overview:
             *_objections(self.fleet),
             *_unknown_jobs(self.fleet, self.registry),
             *_worker_findings(workers, self.fleet),
+            *self._unreadable(),
             *_room_findings(workers, self.fleet),
             *disk_findings(self.fleet),
             *_job_findings(jobs, away),
@@ -93,12 +95,32 @@ class Overview:
                         f" there are more of them, look at the disk of {worker}",
                     )
 
+    def _unreadable(self) -> Iterable[views.Finding]:
+        """Workers that have something of a job and cannot read it."""
+        for uid, document in self.registry.jobs.items():
+            epoch, unread = self.jobs.epoch(document), self.fleet.unreadable(uid)
+            for worker, one in unread.items() if not document.deleted else ():
+                yield views.Finding(
+                    what=f"worker {worker} cannot read what it has of job {document.spec.name}:"
+                    f" {one.fault}; {cost_of(epoch, worker)}",
+                    remedy=remedy_for(epoch, worker, uid, one),
+                )
+        for worker in self.fleet.live():
+            report = self.fleet.workers[worker].report
+            for uid, one in report.unreadable.items() if report is not None else ():
+                if uid not in self.registry.jobs:
+                    yield views.Finding(
+                        what=f"worker {worker} cannot read what it has of {uid}, which the"
+                        f" controller does not know: {one.fault}",
+                        remedy=stranger_remedy(worker, uid),
+                    )
+
     def _braked(self) -> Iterable[views.Finding]:
         for uid, reason in self.failovers.braked.items():
             document = self.registry.jobs.get(uid)
             if document is not None and not document.deleted:
                 epoch = self.jobs.epoch(document)
-                lost = self.failovers.lost(epoch)
+                lost = self.failovers.lost(uid, epoch)
                 typed = by_hand(epoch, lost.workers, lost) or "`rhinoctl failover WORKER`"
                 yield views.Finding(
                     what=f"job {document.spec.name}: no failover by itself: {reason}",
@@ -192,6 +214,9 @@ class Overview:
         if alive and verdict is Verdict.SUSPECT:
             health = views.Health.DEGRADED
         report = seen.report if alive else None
+        unread = tuple(report.unreadable) if report is not None else ()
+        if unread:
+            health = views.Health.DEGRADED
         known = [d for d in self.registry.jobs.values() if not d.deleted]
         owned = sum(
             len([v for v in epoch.vnodes() if epoch.owner_worker(Vnode(v)) == name])
@@ -213,6 +238,7 @@ class Overview:
             room_low=report is not None and report.lowest_room < limits.ROOM_LOW_BYTES,
             found_bad=sum(j.found_bad for j in report.jobs.values()) if report else 0,
             links_refused=report.links_refused if report is not None else "",
+            unreadable=unread,
         )
 
 
@@ -301,7 +327,8 @@ def _worker_findings(
 ) -> tuple[views.Finding, ...]:
     found = []
     for worker in workers:
-        if worker.health is views.Health.OK:
+        said = worker.unreadable and worker.health is views.Health.DEGRADED
+        if worker.health is views.Health.OK or said:
             continue
         since = "never" if worker.seen_s is None else f"{worker.seen_s:.0f} s ago"
         reason = " ".join(fleet.workers[worker.id].detail.partition("; last")[0].split())[:120]

@@ -5,7 +5,7 @@ been started again goes on with it (docs/protocol/verification.md).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rhinoctl import limits
 from rhinoctl.control.fleet import Fleet
@@ -50,7 +50,9 @@ class Verifications:
             )
         wish = self._round(document, epoch, request)
         self.asked[uid] = Asked(wish, self.clock.monotonic() + limits.VERIFY_WISH_S)
-        return _view(document, epoch, wish, self.fleet.reports(uid))
+        view = _view(document, epoch, wish, self.fleet.reports(uid))
+        unread = self.fleet.unreadable(uid).items()
+        return replace(view, unreadable={worker: one.fault for worker, one in unread})
 
     def _round(
         self, document: JobDocument, epoch: Epoch, request: views.VerifyRequest

@@ -78,8 +78,7 @@ class Wishes:
             if document.deleted:
                 wished.append(m.DesiredJob(spec=spec, dropped=True))
             elif self._has_left(document, worker):
-                keep = self.groups.wants(document, epoch, worker)
-                wished.append(m.DesiredJob(spec=spec, left=epoch.number, keep=keep))
+                wished.append(self._farewell(document, epoch, worker))
             elif worker in self._concerned(document):
                 wished.append(self._wish(document, worker))
             elif self._is_outcast(document, worker):
@@ -88,6 +87,17 @@ class Wishes:
         return tuple(
             replace(wish, memo=memos[wish.spec.uid]) if not wish.dropped else wish
             for wish in wished
+        )
+
+    def _farewell(self, document: JobDocument, epoch: Epoch, worker: WorkerId) -> m.DesiredJob:
+        """What is wished of a worker that has left. What it cannot read it sets aside, if it is of
+        no use: the start that has reported it has had no part in the job, so none can be lost."""
+        unread = self.fleet.unreadable(document.spec.uid).get(worker)
+        return m.DesiredJob(
+            spec=document.spec,
+            left=epoch.number,
+            keep=unread is not None or self.groups.wants(document, epoch, worker),
+            aside=self.fleet.start_of(worker) if unread is not None and unread.damaged else None,
         )
 
     def _memo(self, document: JobDocument) -> Memo:
@@ -122,7 +132,8 @@ class Wishes:
         uid, epoch = document.spec.uid, self.jobs.epoch(document)
         reports = self.fleet.reports(uid)
         idle = worker not in epoch.listeners() and self.registry.running(uid) is None
-        if worker not in reports or not idle or epoch.number > document.epoch.number:
+        known = worker in reports or worker in self.fleet.unreadable(uid)
+        if not known or not idle or epoch.number > document.epoch.number:
             return False
         decided = [one.decided for w in epoch.listeners() if (one := reports.get(w)) is not None]
         return len(decided) == len(epoch.listeners()) and all(

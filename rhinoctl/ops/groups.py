@@ -148,6 +148,12 @@ def error_of(view: GroupsView) -> Degraded | None:
             remedy=f"start more workers or make room on them{fewer if fewest else ''}",
         )
     missing = wanted_copies(view) - full_copies(view)
+    if view.unreadable:
+        return Degraded(
+            f"worker {', '.join(sorted(view.unreadable))} cannot read what it has of job {view.job}"
+            " and gets no copies of it",
+            remedy="see `rhinoctl doctor` for what becomes of it",
+        )
     if not missing:
         return None
     there = f"{_copies(missing)} of job {view.job} {'is' if missing == 1 else 'are'} not there yet"

@@ -7,7 +7,7 @@ anything, a kill in the middle included, starts exactly what is missing.
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from rhinoctl.errors import (
 )
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import Health, Problem, StatusView
+from rhinoctl.protocol.views import Health, Problem, StatusView, WorkerView
 from rhinoctl.remote import local as remote
 from rhinoctl.remote.local import Processes, ProcessName
 
@@ -287,7 +287,7 @@ def _await_workers(directory: Path, cluster: ClusterFile, processes: Processes) 
                 workers = status.workers
             except NotRunning:
                 workers = ()
-            away = [worker.id for worker in workers if worker.health is not Health.OK]
+            away = not_back(workers)
             if workers and not away:
                 return status
             missing = ", ".join(away) or missing
@@ -299,6 +299,12 @@ def _await_workers(directory: Path, cluster: ClusterFile, processes: Processes) 
         f"{missing} did not report within {UP_S:.0f} s",
         remedy=f"look into the logs in {directory / 'logs'}, and try again",
     )
+
+
+def not_back(workers: Iterable[WorkerView]) -> list[WorkerId]:
+    """Who has not reported; one that cannot read some job has, and `status` tells of that."""
+    poor = (worker for worker in workers if worker.health is not Health.OK)
+    return [worker.id for worker in poor if not worker.unreadable]
 
 
 def _ended_at_once(directory: Path, name: str) -> RhinoError:

@@ -101,13 +101,15 @@ def _bad(copy: VerifiedCopy, one: CheckedCheckpoint) -> Bad:
 
 def silent(view: VerifyView) -> list[WorkerId]:
     """Workers with copies that are not seen."""
-    return [worker.worker for worker in view.workers if not worker.live]
+    away = [worker.worker for worker in view.workers if not worker.live]
+    return [worker for worker in away if worker not in view.unreadable]
 
 
 def waiting(view: VerifyView) -> list[WorkerId]:
     """Workers that are seen and have not verified all that they have."""
     gone = silent(view)
-    late = {c.worker for c in view.copies if c.worker not in gone and not c.settled}
+    known = {*gone, *view.unreadable}
+    late = {c.worker for c in view.copies if c.worker not in known and not c.settled}
     return sorted(late)
 
 
@@ -173,6 +175,12 @@ def error_of(view: VerifyView) -> RhinoError | None:
 def _unanswered(view: VerifyView) -> RhinoError | None:
     """What to say of copies that nobody has verified, or that are not there."""
     gone, late = silent(view), waiting(view)
+    if view.unreadable:
+        return Degraded(
+            f"what worker {', '.join(sorted(view.unreadable))} has of job {view.job} could not be"
+            f" looked at: {'; '.join(sorted(set(view.unreadable.values())))}",
+            remedy="see `rhinoctl doctor` for what becomes of it, then verify again",
+        )
     if gone:
         return WorkerUnreachable(
             f"worker {', '.join(gone)} does not answer: what it has of job {view.job} is not"

@@ -19,6 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
+from rhinoctl.protocol.unreadable import cannot_read, cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand, listed
 
 
@@ -47,7 +48,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
             *_instances(job, reports),
             *_poison(job, reports),
         ]
-        found += [*_copies(job, reports)]
+        found += [*_unreadable(cluster, job), *_copies(job, reports)]
         found += [*_logs(job, reports), *_replay(cluster, job, reports), *_braked(cluster, job)]
         log = facts.offset_logs.get(job.name)
         if log is not None:
@@ -169,6 +170,34 @@ def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
                     remedy=f"make room, or move what it has: `rhinoctl drain {worker.id}`",
                 )
             yield from _lost_disks(worker, worker.report)
+            yield from _strange(cluster, worker.id, worker.report)
+
+
+def _strange(cluster: ClusterEvidence, worker: WorkerId, report: WorkerReport) -> Iterator[Finding]:
+    """What cannot be read of jobs that the controller does not know either."""
+    for uid in sorted(report.unreadable.keys() - {job.uid for job in cluster.jobs}):
+        yield Finding(
+            check=Check.JOB_UNREADABLE,
+            state=State.DEGRADED,
+            what=f"worker {worker} cannot read what it has of {uid}, which the controller does not"
+            " know",
+            evidence=report.unreadable[uid].fault,
+            cost="disk; nothing uses it",
+            remedy=stranger_remedy(worker, uid),
+        )
+
+
+def _unreadable(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]:
+    """Workers that have something of a job and cannot read it."""
+    for worker, unread in cannot_read(cluster, job.uid).items():
+        yield Finding(
+            check=Check.JOB_UNREADABLE,
+            state=State.BROKEN if worker in job.epoch.voters() else State.DEGRADED,
+            what=f"worker {worker} cannot read what it has of job {job.name}",
+            evidence=unread.fault,
+            cost=cost_of(job.epoch, worker),
+            remedy=remedy_for(job.epoch, worker, job.uid, unread),
+        )
 
 
 def _disk_of(report: WorkerReport) -> str:
@@ -456,7 +485,7 @@ def _operations(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 def _braked(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]:
     if job.braked:
-        lost = _lost(cluster) & job.epoch.workers.keys()
+        lost = (_lost(cluster) | cannot_read(cluster, job.uid).keys()) & job.epoch.workers.keys()
         typed = by_hand(job.epoch, lost, GivenUp(workers=lost)) or "`rhinoctl failover WORKER`"
         yield Finding(
             check=Check.FAILOVER_BRAKED,

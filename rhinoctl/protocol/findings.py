@@ -25,6 +25,7 @@ class Check(Enum):
     WORKER_NOT_EMPTY = "worker-not-empty"
     DISK_LOW = "disk-low"
     DISK_LOST = "disk-lost"
+    JOB_UNREADABLE = "job-unreadable"
     EPOCH_BEHIND = "epoch-behind"
     INSTANCE_MISSING = "instance-missing"
     INSTANCE_NOT_READY = "instance-not-ready"

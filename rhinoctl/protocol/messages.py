@@ -212,7 +212,8 @@ class DesiredJob:
     `left` is the number of the epoch, known to
     all who take part in it, since which this worker has no part in the job: it shall remove what
     it has, unless it knows of a later one, or (`keep`) only end what runs, since it shall join
-    again and may use its files.
+    again and may use its files. `aside` is the start of the agent that cannot read what it has of
+    the job, and that had no part in it at epoch `left` any more: it shall set all of it aside.
     """
 
     spec: JobSpec
@@ -225,6 +226,7 @@ class DesiredJob:
     left: int | None = None
     keep: bool = False
     memo: Memo | None = None
+    aside: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,13 +311,23 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """Why an agent takes no part in a job of which it has something. `damaged`: a file is not what
+    was written, so that it is of no use; otherwise the reason may go."""
+
+    fault: str
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport(Message):
     """A worker's observed state; `free_bytes` of its replica disk. One that is `leaving` was
     asked to end and will not be heard again before its next start. A process there may open
     `open_files`, an instance takes up to `instance_bytes` of its `memory_bytes`; 0: not known.
     `links_refused` names the error by which its file system refuses hard links, if it does. `ruler`
     is the newest claim that it has listened to, None before the first; `keepsakes` are of jobs of
-    which nothing is wished. The room of several `disks` is summed up in `free_bytes`."""
+    which nothing is wished. The room of several `disks` is summed up in `free_bytes`. Jobs that are
+    `unreadable` are not in `jobs`."""
 
     worker: WorkerId
     pid: int
@@ -330,6 +342,7 @@ class WorkerReport(Message):
     ruler: Claim | None = None
     keepsakes: Mapping[JobUid, Keepsake] = field(default_factory=dict)
     disks: tuple[DiskReport, ...] = ()
+    unreadable: Mapping[JobUid, Unreadable] = field(default_factory=dict)
 
     @property
     def lowest_room(self) -> int:

@@ -350,7 +350,8 @@ class WorkerView:
     get no vnodes and no copies; the disk of one with `room_low` is nearly full. `found_bad`
     checkpoints were bad since its agent started. `links_refused` names the error by which its file
     system refuses hard links, so that checkpoints are copies there. Room and log of one that does
-    not answer are not known, which is None."""
+    not answer are not known, which is None. It has something of `unreadable` jobs, and takes part
+    in none of them."""
 
     id: WorkerId
     address: str
@@ -366,6 +367,7 @@ class WorkerView:
     room_low: bool = False
     found_bad: int = 0
     links_refused: str = ""
+    unreadable: tuple[JobUid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +436,8 @@ class GroupView:
 class GroupsView:
     """The replica groups of a job. `joins` and `leaves` are the copies that the plan adds and
     takes away, `lacking` those that there is no place for, `reasons` why. `waits_for_batch`: no
-    query runs, and what its last batch may need stays where it is until the next one."""
+    query runs, and what its last batch may need stays where it is until the next one. Workers that
+    cannot read what they have of the job are `unreadable`, with the fault, and get no copies."""
 
     job: JobName
     replication: int
@@ -444,6 +447,7 @@ class GroupsView:
     lacking: int
     reasons: tuple[str, ...]
     waits_for_batch: bool = False
+    unreadable: Mapping[WorkerId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,13 +491,15 @@ class VerifyingWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyView:
-    """How far a round of verification is."""
+    """How far a round of verification is. What `unreadable` workers have of the job nobody could
+    look at, for the reason given."""
 
     job: JobName
     round: str
     deep: bool
     copies: tuple[VerifiedCopy, ...]
     workers: tuple[VerifyingWorker, ...]
+    unreadable: Mapping[WorkerId, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:

@@ -98,8 +98,20 @@ def _groups(view: GroupsView, lines: Iterable[list[GroupView]], note: str) -> Re
             Text(f"job {view.job}: {_sentence(view)}"),
             table,
             Text(note) if has_lag else None,
+            _unreadable(view),
         ]
     )
+
+
+def _unreadable(view: GroupsView) -> Group | None:
+    """Who gets no copies because it cannot read what it has, a line each."""
+    if not view.unreadable:
+        return None
+    lines = [
+        Text.assemble((f"worker {worker} gets no copies: ", "yellow"), fault)
+        for worker, fault in sorted(view.unreadable.items())
+    ]
+    return Group(*lines)
 
 
 def _add_chain(table: Table, alike: list[GroupView], replication: int) -> None:

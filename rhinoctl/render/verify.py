@@ -71,6 +71,10 @@ def _faults(view: VerifyView) -> Group | None:
             "no whole copy",
             (f"vnode {c.vnode} on worker {c.worker}" for c in view.copies if c.broken),
         ),
+        *_lines(
+            "not looked at",
+            (f"worker {worker}: {fault}" for worker, fault in sorted(view.unreadable.items())),
+        ),
     ]
     return Group(*lines) if lines else None
 

@@ -113,7 +113,7 @@ class WorkerLog:
             if segment.id in followed - sealed and not piece:
                 raise CorruptFile(
                     f"segment {segment.path} of the worker log was decided and cannot be read",
-                    remedy="restore this worker's copies from another: take it out of the chains",
+                    remedy="see `rhinoctl doctor`: copies of it come from other workers",
                 )
         for segment, piece in found:
             kept = segment.record is not None

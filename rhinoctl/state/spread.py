@@ -262,10 +262,10 @@ def _place_of(path: str) -> Place | None:
 def _spans(path: str) -> bool:
     """Whether directories of vnodes are below a path."""
     parts = path.split("/")
-    if not path or path == "jobs":
+    if not path or path in ("jobs", "bad"):
         return True
     if parts[0] != "jobs":
-        return False
+        return parts[0] == "bad" and len(parts) == 2
     return (
         len(parts) == 2
         or (parts[2] == "ckpt" and len(parts) == 3)

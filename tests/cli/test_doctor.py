@@ -50,6 +50,13 @@ def test_findings(serving: FakeController, run: Any, golden: Any) -> None:
     assert [method for method, _, _ in serving.asked] == ["GET", "GET"], "it only looks"
 
 
+def test_a_job_that_cannot_be_read(serving: FakeController, run: Any, golden: Any) -> None:
+    serving.answers["GET", "/v1/evidence"] = seen.cluster(seen.blind(seen.TORN))
+    ended = run("doctor")
+    assert ended.exit_code == Exit.DEGRADED
+    golden("doctor-unreadable", ended)
+
+
 def test_fix_does_what_is_safe_and_says_so(serving: FakeController, run: Any, golden: Any) -> None:
     serving.answers["GET", "/v1/evidence"] = sick()
     serving.answers["POST", "/v1/jobs/clicks/checkpoint"] = fake.checkpoint(done=3)

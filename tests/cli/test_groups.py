@@ -50,6 +50,12 @@ LACKING = fake.groups(
 UNWANTED = fake.groups(
     *(fake.group(v, fake.member("w2"), planned=()) for v in range(4)), replication=0
 )
+UNREADABLE = fake.groups(
+    *(fake.group(v, fake.member("w2")) for v in range(8)),
+    unreadable={"w3": "segment 0-621.seg was decided and cannot be read"},
+)
+"""As planned without the worker that cannot read what it has."""
+
 NONE = fake.groups(*(fake.group(v) for v in range(8)), replication=0)
 
 SHOWN: list[tuple[str, tuple[str, ...], views.GroupsView, Exit]] = [
@@ -57,6 +63,7 @@ SHOWN: list[tuple[str, tuple[str, ...], views.GroupsView, Exit]] = [
     ("show-vnodes", ("--vnodes",), fake.groups(), Exit.DONE),
     ("show-moving", (), MOVING, Exit.DEGRADED),
     ("show-lacking", (), LACKING, Exit.DEGRADED),
+    ("show-unreadable", (), UNREADABLE, Exit.DEGRADED),
     ("show-none", (), NONE, Exit.DONE),
 ]
 PLANNED: list[tuple[str, tuple[str, ...], views.GroupsView, Exit]] = [

@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rhinoctl.errors import Exit
-from rhinoctl.ids import Vnode
+from rhinoctl.ids import JobUid, Vnode, WorkerId
 from rhinoctl.ops import verify as ops
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.verification import Checked
@@ -36,6 +37,10 @@ SILENT = fake.verification(
     fake.verified(3, "w2", told=False),
     silent=("w2",),
 )
+UNREADABLE = replace(
+    fake.verification(fake.verified(3, "w1", fake.checked(41, "w1"))),
+    unreadable={WorkerId("w2"): "segment 0-621.seg was decided and cannot be read"},
+)
 UNREAD = fake.verification(
     fake.verified(3, "w1", fake.checked(41, "w1", state=Checked.UNREAD, why="no room left")),
     deep=True,
@@ -60,6 +65,7 @@ SHOWN = [
     ("verify-many-bad", (), MANY, Exit.DEGRADED),
     ("verify-broken", (), BROKEN, Exit.DEGRADED),
     ("verify-silent", (), SILENT, Exit.DEGRADED),
+    ("verify-unreadable", (), UNREADABLE, Exit.DEGRADED),
     ("verify-unread", ("--deep",), UNREAD, Exit.DEGRADED),
     ("verify-equal", ("--deep",), EQUAL, Exit.DONE),
     ("verify-unequal", ("--deep",), UNEQUAL, Exit.DEGRADED),
@@ -138,6 +144,25 @@ def test_what_was_bad_is_told_by_status(controller: FakeController, run: Any, go
     ended = run("status")
     assert ended.exit_code == Exit.DONE
     golden("status-found-bad", ended)
+
+
+def test_a_worker_that_cannot_read_a_job_is_not_well(
+    controller: FakeController, run: Any, golden: Any
+) -> None:
+    poor = fake.worker(2, health=views.Health.DEGRADED, unreadable=(JobUid("clicks-1"),))
+    finding = views.Finding(
+        what="worker w2 cannot read what it has of job clicks: segment 0-621.seg was decided and"
+        " cannot be read; batches wait for it: it has whole copies",
+        remedy="give up what it has of the job: `rhinoctl failover w2`",
+    )
+    controller.answers["GET", "/v1/status"] = fake.status(
+        health=views.Health.DEGRADED,
+        workers=(fake.worker(1), poor, fake.worker(3)),
+        findings=(finding,),
+    )
+    ended = run("status")
+    assert ended.exit_code == Exit.DEGRADED
+    golden("status-unreadable", ended)
 
 
 def test_copies_in_the_place_of_links_are_told_by_status(

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from rhinoctl.ids import JobName
-from tests.fakes.world import World
+from tests.fakes.world import JOB, World
 
 
 def test_a_deleted_job_leaves_nothing() -> None:
@@ -121,3 +121,34 @@ def test_a_job_that_was_hardly_taken_on_is_taken_on_anew() -> None:
     if not query.running:
         query = world.start_query()
     world.finish(query, batches=10)
+
+
+@pytest.mark.parametrize("name", ["spec.json", "session.json"])
+def test_a_job_s_small_files_may_be_damaged(name: str) -> None:
+    """The agent starts, the worker is given up for this job, and comes back as an empty one."""
+    world = World(workers=2, replication=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    host = world.hosts["w2"]
+    host.kill_agent()
+    host.disk.corrupt(f"jobs/{world.uid()}/{name}", b"{")
+    host.start_agent()
+    world.until(lambda: bool(host.disk.list("bad")), "the damaged directory to be set aside")
+    if not query.running:
+        query = world.start_query()
+    world.finish(query, batches=query.directory.committed + 30)
+
+
+def test_a_removal_that_was_cut_short_between_two_disks_is_finished() -> None:
+    world = World(workers=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    query.kill()
+    world.run(20.0)
+    host, uid = world.hosts["w1"], world.uid()
+    trap = world.trap("w1", f"disk.rename jobs/{uid}", host.power_loss, after=True)
+    world.delete(JOB)
+    world.until_sprung(trap)
+    host.start_agent()
+    world.until(lambda: not host.disk.list("jobs"))
+    assert not any(disk.list("jobs") for disk in host.further.values())

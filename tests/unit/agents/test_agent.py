@@ -273,3 +273,72 @@ def test_another_replication_is_kept() -> None:
     tell(bench, claim_of(bench), replace(wish, spec=replace(wish.spec, replication=5)))
     restart(bench)
     assert look(bench).keepsakes[bench.uid].spec.replication == 5
+
+
+def unreadable(bench: Bench) -> m.WorkerReport:
+    """The agent is started again over a decided segment that is bad."""
+    root = f"jobs/{bench.uid}/log"
+    bench.host.kill_agent()
+    segment = sorted(bench.host.disk.list(root))[1]
+    bench.host.disk.corrupt(f"{root}/{segment}", b"not a segment")
+    bench.host.start_agent()
+    return look(bench)
+
+
+def aside(bench: Bench) -> list[str]:
+    return bench.host.disk.list("bad")
+
+
+def test_what_cannot_be_read_is_told_and_refused_until_it_is_set_aside() -> None:
+    bench = Bench()
+    gone = bench.wish(left=bench.world.epoch().number, keep=True)
+    report = unreadable(bench)
+    assert report.jobs == {}
+    assert report.unreadable[bench.uid].damaged
+    assert ".seg" in report.unreadable[bench.uid].fault
+    assert code(bench.ask(m.Fence(header=bench.header()))) is m.RefusalCode.BUSY
+    before = len(bench.host.pids("i0"))
+    assert before == 1, "it was not ended with its agent"
+    bench.heartbeat(replace(gone, aside=report.header.incarnation))
+    assert aside(bench) == [bench.uid]
+    assert bench.host.disk.list("jobs") == []
+    assert look(bench).unreadable == {}
+    assert code(bench.ask(m.Fence(header=bench.header()))) is m.RefusalCode.UNKNOWN_JOB
+    bench.world.run(1.0)
+    assert bench.host.pids("i0") == []
+
+
+def test_nothing_is_set_aside_for_news_of_another_start() -> None:
+    """That start may have had a part in the job, which the controller does not know of."""
+    bench = Bench()
+    gone = bench.wish(left=bench.world.epoch().number, keep=True)
+    report = unreadable(bench)
+    for wish in (
+        gone,
+        replace(gone, aside=report.header.incarnation - 1),
+        replace(gone, left=None),
+    ):
+        bench.heartbeat(wish)
+        assert aside(bench) == []
+        assert bench.uid in look(bench).unreadable
+
+
+def test_what_can_be_read_is_not_set_aside() -> None:
+    bench = Bench()
+    seen = look(bench)
+    bench.heartbeat(bench.wish(keep=True, left=1, aside=seen.header.incarnation))
+    assert aside(bench) == []
+    assert bench.uid in look(bench).jobs
+
+
+def test_what_was_set_aside_last_is_kept_and_goes_with_its_job() -> None:
+    bench = Bench()
+    gone, new = bench.wish(left=bench.world.epoch().number, keep=True), bench.wish()
+    report = unreadable(bench)
+    bench.heartbeat(replace(gone, aside=report.header.incarnation))
+    bench.heartbeat(new)
+    assert bench.uid in look(bench).jobs
+    assert aside(bench) == [bench.uid]
+    bench.heartbeat(replace(new, dropped=True))
+    assert aside(bench) == []
+    assert bench.host.disk.list("jobs") == []

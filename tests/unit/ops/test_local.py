@@ -13,6 +13,7 @@ from rhinoctl.ids import WorkerId
 from rhinoctl.ops import local
 from rhinoctl.ops.local import UpRequest, plan_up
 from rhinoctl.protocol.views import Health
+from tests.fakes import controller as fake
 
 DIRECTORY = Path("/nowhere/cluster")
 
@@ -136,3 +137,9 @@ def test_an_address_names_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RHINO_CONTROLLER", "/somewhere")
     assert local.directory_of(None) == Path("/somewhere")
     assert local.directory_of("/else") == Path("/else")
+
+
+def test_a_worker_that_cannot_read_a_job_has_come_up() -> None:
+    poor = fake.worker(2, health=Health.DEGRADED, unreadable=("clicks-1",))
+    late, down = fake.worker(3, health=Health.DEGRADED), fake.worker(4, health=Health.DOWN)
+    assert local.not_back((fake.worker(1), poor, late, down)) == ["w3", "w4"]

@@ -79,6 +79,7 @@ REPORTS = {W1: job_report(I0, 0), W2: job_report(I1, 1)}
 
 def worker(name: WorkerId, jobs: dict[JobUid, m.JobReport] | None = None, **changes: Any) -> Any:
     free, disks = changes.pop("free_bytes", 1 << 40), changes.pop("disks", ())
+    unreadable = changes.pop("unreadable", {})
     report = m.WorkerReport(
         header=m.Header(cluster="c"),
         worker=name,
@@ -87,6 +88,7 @@ def worker(name: WorkerId, jobs: dict[JobUid, m.JobReport] | None = None, **chan
         free_bytes=free,
         disks=disks,
         jobs={UID: REPORTS[name]} if jobs is None else jobs,
+        unreadable=unreadable,
     )
     fields: dict[str, Any] = {
         "id": name,
@@ -139,6 +141,21 @@ def cluster(*workers: WorkerEvidence, **changes: Any) -> ClusterEvidence:
 def at_w1(**changes: Any) -> ClusterEvidence:
     """The cluster, in which w1 reports something else of the job."""
     return cluster(worker(W1, {UID: replace(REPORTS[W1], **changes)}))
+
+
+TORN = m.Unreadable(fault="segment 0-621.seg was decided and cannot be read", damaged=True)
+FOREIGN = m.Unreadable(fault="it has no spec.json")
+
+
+def blind(fault: m.Unreadable, uid: JobUid = UID) -> WorkerEvidence:
+    """w1, which cannot read what it has of a job."""
+    seen: WorkerEvidence = worker(W1, {}, unreadable={uid: fault})
+    return seen
+
+
+def without_w1() -> JobEvidence:
+    """The job, in which w1 has no part any more."""
+    return job(epoch=epoch(4, {I1: W2}, (I1, ""), (I1, "")), kept=4)
 
 
 def disk(name: str, **changes: Any) -> DiskReport:
@@ -274,6 +291,18 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         Check.DISK_LOST,
         POOR,
         "d2 is lost",
+    ),
+    "an owner that cannot read its job": (
+        cluster(blind(TORN)),
+        Check.JOB_UNREADABLE,
+        BAD,
+        "0-621.seg",
+    ),
+    "something unreadable of no job": (
+        cluster(worker(W1, unreadable={JobUid("views-9"): FOREIGN})),
+        Check.JOB_UNREADABLE,
+        POOR,
+        "views-9",
     ),
     "a worker that is an epoch behind": (
         at_w1(epoch=replace(EPOCH, number=2)),
@@ -448,3 +477,38 @@ def test_the_worst_comes_first() -> None:
     found = judged(cluster(worker(W2, draining=True), jobs=(job(braked="x", lacking=1),)))
     assert [f.state for f in found] == [State.BROKEN, State.DEGRADED, State.DEGRADED]
     assert worst(found) is State.BROKEN
+
+
+def unreadable(seen: ClusterEvidence) -> Finding:
+    (finding,) = [f for f in judged(seen) if f.check is Check.JOB_UNREADABLE]
+    return finding
+
+
+def test_who_cannot_read_a_job_is_given_up_if_others_have_all_of_it() -> None:
+    finding = unreadable(cluster(blind(TORN)))
+    assert "`rhinoctl failover w1`" in finding.remedy
+    assert "--force" not in finding.remedy
+    assert "batches wait for it: it owns vnode 0" in finding.cost
+
+
+def test_who_alone_has_something_is_told_what_would_be_lost() -> None:
+    finding = unreadable(cluster(blind(TORN), jobs=(job(epoch=ALONE),)))
+    assert "`rhinoctl failover w1 --force`" in finding.remedy
+    assert "EMPTY" in finding.remedy
+    assert "jobs/clicks-1" in finding.remedy
+
+
+def test_what_is_not_needed_goes_by_itself_only_if_it_is_known_to_be_damaged() -> None:
+    torn = unreadable(cluster(blind(TORN), jobs=(without_w1(),)))
+    assert torn.state is POOR
+    assert "set aside" in torn.remedy
+    foreign = unreadable(cluster(blind(FOREIGN), jobs=(without_w1(),)))
+    assert "set aside" not in foreign.remedy
+    assert "move its directory jobs/clicks-1 away" in foreign.remedy
+
+
+def test_a_brake_names_who_cannot_read_the_job() -> None:
+    braked = job(braked="vnode 0 has no other whole copy", epoch=ALONE)
+    seen = judged(cluster(blind(TORN), jobs=(braked,)))
+    (finding,) = [f for f in seen if f.check is Check.FAILOVER_BRAKED]
+    assert "`rhinoctl failover w1 --force`" in finding.remedy
