@@ -19,7 +19,7 @@ demo: setup  ## run the main job on an embedded cluster and compare its result w
 	$(BIN)/rhinoctl demo
 
 test: setup  ## run the tests, without the slow and the end-to-end ones
-	$(PYTEST) -m "not slow and not e2e" --ignore tests/integration -n 2 --dist loadgroup
+	$(PYTEST) -m "not slow and not e2e" --ignore tests/integration -n 2
 	$(PYTEST) -m "not slow and not e2e" tests/integration
 
 check: setup  ## formatting, lint, types and the house rules

@@ -122,7 +122,7 @@ def test_what_is_refused_is_said_by_the_agent_and_nothing_is_changed() -> None:
     assert {view.disk.state for view in listed.disks} == {DiskState.IN_USE}
 
 
-@pytest.mark.parametrize("replication", [0, 1])
+@pytest.mark.parametrize("replication", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_disk_is_retired_under_load(replication: int) -> None:
     """Owned vnodes and copies leave it, nothing is fetched for it, and then it may go."""
     world = World(workers=2, replication=replication, disks=2)
