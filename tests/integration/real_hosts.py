@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,7 +102,8 @@ class RealHost:
         """End its sshd and every session of it: what was started on it, too, if it stayed there."""
         if self._process is not None:
             for pid in self.pids():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 

@@ -52,6 +52,7 @@ def shared_by_the_newest_three(world: World, worker: str, vnode: int) -> str:
     return min((stamps[3][stamp] for stamp in common), default="")
 
 
+@pytest.mark.slow
 def test_a_byte_in_a_file_that_three_checkpoints_share(caplog: pytest.LogCaptureFixture) -> None:
     """The heir opens checkpoint 7, after one attempt at each of the others at the most."""
     caplog.set_level(logging.INFO, "rhino.agent")

@@ -152,6 +152,7 @@ def test_another_holder_serves_when_the_one_that_was_asked_is_dead() -> None:
     assert query.failures == []
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_when_its_sender_is_no_source_any_more_is_not_taken() -> None:
     """A source was cut off from all but the worker that copies, and given up meanwhile."""
     world = World(workers=3, instances=3, replication=1)

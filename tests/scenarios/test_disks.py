@@ -67,6 +67,7 @@ def test_a_record_whose_fsync_failed_is_not_believed_in_after_a_second_one() -> 
     world.finish(query, batches=query.directory.committed + 10)
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_a_target_delays_its_copy_only() -> None:
     world = World(workers=3)
     query = world.start_query()

@@ -141,6 +141,7 @@ def test_a_new_stream_goes_on_over_the_same_state_once_it_is_allowed() -> None:
     assert IdentityChanged.code == "identity-changed"
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_gathered_while_a_new_stream_begins_has_the_former_ones_last_batch() -> None:
     """No number tells how far the former stream went: the copy ends before its last batch, and the
     log here begins with the first of the new one."""

@@ -430,6 +430,7 @@ def test_a_drained_worker_can_be_stopped() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_an_aborted_drain_leaves_its_worker_as_it_was() -> None:
     """The old layout is kept, so the worker is no drained one, and its copies stay."""
     world, query = started()
@@ -463,6 +464,7 @@ def test_a_controller_killed_as_it_aborts_a_drain_has_done_both_or_neither(after
     end(world, query)
 
 
+@pytest.mark.slow
 def test_a_drain_of_a_job_without_a_query_waits_for_its_next_batch() -> None:
     """Vnodes move at once; nobody knows whether the last output is still owed, so copies stay, and
     that is said. The time without a query is no pause."""
