@@ -118,7 +118,8 @@ class Schedule:
         try:
             entry.due = entry.turn() + self._clock.monotonic()
         except StopIteration:
-            self.remove(entry.name)
+            if self._entries.get(entry.name) is entry:  # not one that was started since
+                self.remove(entry.name)
         finally:
             entry.running = False
         # A loop that leaves its mail alone is not asked again before there is more, or it is due.
