@@ -95,6 +95,7 @@ class Simulation:
         outsider = self._outsider(striking)
         if outsider is not None:
             striking.note(f"{outsider} stays dead")
+            striking.stays_dead = outsider
             world.hosts[WorkerId(outsider)].lose()
         striking.kill_drivers(besides=striking.query)
         striking.query.idle = False
@@ -103,6 +104,7 @@ class Simulation:
         if self._others_are_given_up(outsider):
             outsider = None
             striking.note("so many cannot be lost: it is started, too")
+            striking.stays_dead = None
             striking.revive()
         self._goes_on(outsider)
         self._is_listened_to(outsider)

@@ -45,6 +45,7 @@ class Striking:
         self.done: list[str] = []
         self.replication = plan.setup.replication  # the last that was asked for
         self.over = self.healed = False
+        self.stays_dead: str | None = None
         self.rotten: set[tuple[str, int]] = set()
         self._world = world
         self._plan = plan
@@ -173,6 +174,8 @@ class Striking:
     def _start_agent(self, host: Host) -> None:
         """Nothing is done if it runs. One that cannot start, since its disk is full, is started
         again, as by whoever supervises it."""
+        if host.name == self.stays_dead:
+            return
         if host.runs:
             return
         try:
