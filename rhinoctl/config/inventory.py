@@ -25,6 +25,9 @@ from rhinoctl.errors import InvalidInventory, NoInventory
 FILE: Final = "inventory.yml"
 """Its usual name, in the directory where a command is typed."""
 
+CONTROLLER: Final = "controller"
+"""The controller's host among the workers'."""
+
 FORMAT: Final = 1
 """Of the inventory; another one is refused, not guessed at."""
 
@@ -176,6 +179,11 @@ class Inventory(Part):
         object.__setattr__(self, "controller", controller)
         return self
 
+    def reached(self) -> list[tuple[str, str, Ssh]]:
+        """Every host that is reached by SSH, the controller's first: name, address, how."""
+        controller = (CONTROLLER, self.controller.host, self.controller.ssh)
+        return [controller, *((worker.id, worker.host, worker.ssh) for worker in self.workers)]
+
 
 # --- reading -------------------------------------------------------------------------------------
 
@@ -301,22 +309,10 @@ def _contradictions(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
     yield from _twice(inventory, tree)
     yield from _paths(inventory, tree)
     yield from _listeners(inventory, tree)
-    for where, ssh in _every_ssh(inventory):
-        host = _host_at(inventory, where)
+    for number, (_, host, ssh) in enumerate(inventory.reached()):
         if ssh.jump is not None and ssh.jump == host:
+            where: Where = ("controller",) if number == 0 else ("workers", number - 1)
             yield Mistake(tree.line((*where, "ssh", "jump")), f"{host} is its own jump host")
-
-
-def _every_ssh(inventory: Inventory) -> Iterator[tuple[Where, Ssh]]:
-    yield ("controller",), inventory.controller.ssh
-    for number, worker in enumerate(inventory.workers):
-        yield ("workers", number), worker.ssh
-
-
-def _host_at(inventory: Inventory, where: Where) -> str:
-    if where == ("controller",):
-        return inventory.controller.host
-    return inventory.workers[int(where[1])].host
 
 
 def _twice(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:

@@ -1,13 +1,13 @@
 """`rhinoctl check`: every host of an inventory is looked at, and nothing on it is changed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rhinoctl.config.inventory import Inventory, read_inventory
+from rhinoctl.config.inventory import CONTROLLER, Inventory, read_inventory
 from rhinoctl.errors import Exit, RhinoError
 from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
-from rhinoctl.ops.hosts import CONTROLLER, fleet_of
+from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.remote.facts import HostFacts, ask_facts
 from rhinoctl.remote.ssh import Login, SshHost
 
@@ -30,17 +30,14 @@ class CheckView:
         return sum(finding.verdict is verdict for finding in self.findings)
 
 
-def check(file: Path, login: Login, *, show: Callable[[str], object] = lambda _: None) -> CheckView:
-    """Look at all hosts at once; `show` is told of each that has answered. Raises NoInventory and
-    InvalidInventory."""
+def check(file: Path, login: Login) -> CheckView:
+    """Look at all hosts at once. Raises NoInventory and InvalidInventory."""
     inventory = read_inventory(file)
     parts = parts_of(inventory)
 
     def look(host: SshHost) -> HostFacts:
         part = parts[host.name]
-        found = ask_facts(host, (part.install_dir, *part.disks), part.ports)
-        show(f"{host.name} has answered")
-        return found
+        return ask_facts(host, (part.install_dir, *part.disks), part.ports)
 
     with fleet_of(inventory, login) as fleet:
         answers = fleet.each(look, parts)

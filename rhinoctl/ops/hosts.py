@@ -13,21 +13,16 @@ from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.ssh import Login, SshHost, Way
 from rhinoctl.wire.secret import Secret
 
-CONTROLLER: Final = "controller"
-"""The controller's host among the workers'."""
-
 
 def fleet_of(inventory: Inventory, login: Login) -> Fleet[SshHost]:
-    """The hosts of an inventory, none of them connected yet; the controller's is `CONTROLLER`.
+    """The hosts of an inventory, none of them connected yet; the controller's is
+    `CONTROLLER`.
     Those with one jump host share the connection to it."""
     jumps: dict[Way, SshHost] = {}
     gates: dict[Way, BoundedSemaphore] = {}
     hosts: dict[str, SshHost] = {}
     gate_of: dict[str, BoundedSemaphore] = {}
-    controller = inventory.controller
-    every = [(CONTROLLER, controller.host, controller.ssh)]
-    every += [(worker.id, worker.host, worker.ssh) for worker in inventory.workers]
-    for name, address, ssh in every:
+    for name, address, ssh in inventory.reached():
         jump = None
         if ssh.jump is not None:
             way = way_to_jump(ssh.jump, ssh)

@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 
 from rhinoctl.config.inventory import (
+    CONTROLLER,
     FILE,
     Inventory,
     invalid,
@@ -105,7 +106,7 @@ def view_of(file: Path, inventory: Inventory) -> InventoryView:
         file=str(file),
         cluster=inventory.cluster,
         controller=HostView(
-            name="controller",
+            name=CONTROLLER,
             host=controller.host,
             user=controller.ssh.user or "",
             address=_listening(controller.address or controller.host, inventory.ports.controller),
@@ -149,6 +150,6 @@ def _remarks(inventory: Inventory) -> Sequence[str]:
 
 
 def _local_files(inventory: Inventory) -> set[tuple[str, str]]:
-    options = [inventory.controller.ssh, *(worker.ssh for worker in inventory.workers)]
+    options = [ssh for _, _, ssh in inventory.reached()]
     files = {("the known hosts file", ssh.known_hosts) for ssh in options}
     return files | {("the identity", ssh.identity) for ssh in options if ssh.identity is not None}

@@ -33,7 +33,7 @@ class Command:
     root: bool = False
 
     def __str__(self) -> str:
-        return shlex.join(self.argv)
+        return joined(self.argv)
 
 
 @dataclass(frozen=True, slots=True)

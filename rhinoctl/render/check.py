@@ -12,7 +12,7 @@ STYLES = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 def check_table(view: CheckView) -> RenderableType:
-    """The worst first, each with what to do; then what passed, in one line a host."""
+    """What passed, then what failed and what warns, with what to do: there the eye ends."""
     title = Text(
         f"{view.file}: cluster {view.cluster},"
         f" {len(view.looked_at)} of {counted(len(view.hosts), 'host')} looked at"
