@@ -100,17 +100,13 @@ class Simulation:
         striking.kill_drivers(besides=striking.query)
         striking.query.idle = False
         striking.revive(besides=outsider)
-        self._is_listened_to(outsider)
-        if self._others_are_given_up(outsider):
-            outsider = None
-            striking.note("so many cannot be lost: it is started, too")
-            striking.stays_dead = None
-            striking.revive()
-        self._goes_on(outsider)
-        self._is_listened_to(outsider)
+        self._is_listened_to()
+        self._is_needed()
+        self._goes_on()
+        self._is_listened_to()
         striking.person.resume()
-        self._operations_end(outsider)
-        self._goes_on(outsider)
+        self._operations_end()
+        self._goes_on()
         self.audit.look()
 
     def _outsider(self, striking: Striking) -> str | None:
@@ -126,22 +122,27 @@ class Simulation:
                 return None
         return outsider
 
-    def _others_are_given_up(self, outsider: str | None) -> bool:
-        """Whether a failover is under way that gives up another worker, whether it lives or not."""
-        controller = self.world.controller
-        if outsider is None or controller is None:
-            return False
-        return any(
-            set(view.lost) - {outsider}
+    def _is_needed(self) -> None:
+        """Start who stays dead if another worker is given up as well, whether that one lives or
+        not: what was offered is not taken back, so that its heirs are waited for."""
+        striking, controller = self.striking, self.world.controller
+        assert striking is not None
+        if striking.stays_dead is None or controller is None:
+            return
+        if any(
+            set(view.lost) - {striking.stays_dead}
             for view in controller.operation_list().operations
             if view.phase not in ENDED
-        )
+        ):
+            striking.note("so many cannot be lost: it is started, too")
+            striking.stays_dead = None
+            striking.revive()
 
-    def _is_listened_to(self, outsider: str | None) -> None:
+    def _is_listened_to(self) -> None:
         """No worker objects to the controller's store any more, thanks to a person."""
-        self._with_help(self.world.is_listened_to, "a store that all listen to", outsider)
+        self._with_help(self.world.is_listened_to, "a store that all listen to")
 
-    def _operations_end(self, outsider: str | None) -> None:
+    def _operations_end(self) -> None:
         """All that are under way now; those that a recovery of the store has forgotten have."""
         views = self.world.controller_views()
         running = {view.id for view in views if view.phase not in ENDED}
@@ -153,9 +154,9 @@ class Simulation:
             there = {view.id: view.phase for view in controller.operation_list().operations}
             return all(there.get(op) in (None, *ENDED) for op in running)
 
-        self._with_help(ended, f"the end of {', '.join(sorted(running))}", outsider)
+        self._with_help(ended, f"the end of {', '.join(sorted(running))}")
 
-    def _with_help(self, reached: Callable[[], bool], what: str, outsider: str | None) -> None:
+    def _with_help(self, reached: Callable[[], bool], what: str) -> None:
         """Raises AssertionError if it is not reached in time."""
         assert self.striking is not None
         waited = 0.0
@@ -163,9 +164,10 @@ class Simulation:
             waited += HELP_S
             if waited > LIVENESS_S:
                 raise AssertionError(f"{what}: not in {waited:.0f} s")
-            self.striking.help(without=() if outsider is None else (outsider,))
+            dead = self.striking.stays_dead
+            self.striking.help(without=() if dead is None else (dead,))
 
-    def _goes_on(self, outsider: str | None) -> None:
+    def _goes_on(self) -> None:
         """The job commits some batches more; a person is asked where the brakes of failover hold,
         and where offsets were lost."""
         striking, world = self.striking, self.world
@@ -183,9 +185,10 @@ class Simulation:
                 why = [(str(q.job), batch, q.failures[-3:]) for q, batch in wanted]
                 raise AssertionError(f"no batches in {waited:.0f} s: {why}")
             striking.repair()
-            if outsider is not None:
-                striking.note(f"a person types: failover {outsider}")
-                striking.fail_over(f.Failover(worker=outsider))
+            self._is_needed()
+            if striking.stays_dead is not None:
+                striking.note(f"a person types: failover {striking.stays_dead}")
+                striking.fail_over(f.Failover(worker=striking.stays_dead))
 
     def _judgement(self, striking: Striking) -> None:
         world = self.world
@@ -199,9 +202,10 @@ class Simulation:
         if last is None or copies < 2:
             return
         striking.note(f"{last} is lost for good")
+        striking.stays_dead = last
         world.hosts[WorkerId(last)].lose()
         striking.start_driver()
-        self._goes_on(last)
+        self._goes_on()
         query = striking.query
         world.finish(query, query.directory.committed + BATCHES, LIVENESS_S)
         self.audit.end()
