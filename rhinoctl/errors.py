@@ -84,6 +84,16 @@ class UnknownOperation(Refused):
     code = "unknown-operation"
 
 
+class UnknownHost(Refused):
+    code = "unknown-host"
+
+
+class UnknownRun(Refused):
+    """No command on hosts has this name, on this machine."""
+
+    code = "unknown-run"
+
+
 class CannotRevert(Refused):
     """An operation whose moves cannot be taken back; says why."""
 
@@ -350,6 +360,30 @@ class HostLost(HostError):
     """The connection ended in the middle; what was asked may have been done."""
 
     code = "host-lost"
+
+
+class HostUnfit(HostError):
+    """What `check` finds would keep the cluster's processes from working there."""
+
+    code = "host-unfit"
+
+
+class DiskNotMounted(HostError):
+    """A directory for state that was there is gone, and is not made anew."""
+
+    code = "disk-not-mounted"
+
+
+class ServiceFailed(HostError):
+    """A process was started on a host and did not stay, or does not do its part."""
+
+    code = "service-failed"
+
+
+class NotTried(HostError):
+    """A host that was left as it is, since what it needs is not there."""
+
+    code = "not-tried"
 
 
 class ResultMismatch(RhinoError):

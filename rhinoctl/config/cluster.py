@@ -177,7 +177,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def claimed(directory: Path) -> Iterator[None]:
+def claimed(
+    directory: Path,
+    *,
+    holder: str = "another `rhinoctl local` command is at work",
+    look: str = "wait until it has ended, then look with `rhinoctl local status`",
+) -> Iterator[None]:
     """Be the only one that changes this cluster; the directory is made if it is not there.
 
     Raises Busy while another command holds it, and UnwritableDirectory. The kernel lets go when the
@@ -190,10 +195,7 @@ def claimed(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:
-            raise Busy(
-                f"another `rhinoctl local` command is at work in {directory}",
-                remedy="wait until it has ended, then look with `rhinoctl local status`",
-            ) from fault
+            raise Busy(f"{holder} in {directory}", remedy=look) from fault
         yield
     finally:
         os.close(descriptor)

@@ -1,0 +1,188 @@
+"""What the machine where `rhinoctl deploy` is typed keeps of a cluster: its secrets, once made.
+
+A directory for each cluster, of mode 0700, every file in it 0600:
+
+    authority.json   identity, certificate authority with its key, tokens
+    issued/          each certificate with its key, and for which hosts it was issued
+    inventory.yml    the inventory that was deployed last
+    runs/            what each deployment did (`rhinoctl.config.runs`)
+    cluster.json, …  access of whoever types commands here; `driver/` and `viewer/` likewise
+
+Invariants:
+
+1. The authority's key is here and nowhere else; hosts get certificates.
+2. A certificate is issued once for a name and its hosts, so that a second deployment finds on the
+   hosts what it would write; another is issued when those change, or its end is near.
+3. Identity, authority and tokens are made together in one file: there are all or none.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from rhinoctl.config import cluster as local
+from rhinoctl.config.authority import Authority, expires, issue, make_authority
+from rhinoctl.config.deployment import WIRE, Papers, Place, Role, holder, names_of
+from rhinoctl.errors import ForeignManifest
+from rhinoctl.protocol import codec
+from rhinoctl.wire.secret import Secret
+
+FORMAT: Final = 1
+AUTHORITY: Final = "authority.json"
+INVENTORY: Final = "inventory.yml"
+RUNS: Final = "runs"
+
+API_ROLES: Final = ("operator", "driver", "viewer")
+"""Who may call the controller, each with a token of its own; see docs/operations/security.md."""
+
+RENEW_BEFORE: Final = timedelta(days=60)
+"""A certificate that ends sooner is issued anew by the next deployment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorityFile:
+    """What makes a cluster this one. `identity` is in manifests, logs and certificates."""
+
+    format: int
+    identity: str
+    certificate: str
+    key: str = field(repr=False)
+    tokens: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedFile:
+    """A certificate with its key, for which hosts it is, and the authority's digest."""
+
+    authority: str
+    hosts: tuple[str, ...]
+    certificate: str
+    key: str = field(repr=False)
+
+
+class ClusterHome:
+    """The directory of a cluster; nothing of it is made before `make`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        cluster: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self._now = now
+
+    def claimed(self) -> AbstractContextManager[None]:
+        """Be the only command that changes this cluster's hosts. Raises Busy."""
+        return local.claimed(
+            self.directory,
+            holder=f"another command is at work on the hosts of cluster {self.cluster}",
+            look="wait until it has ended, then look with `rhinoctl hosts list`",
+        )
+
+    def read(self) -> AuthorityFile | None:
+        """The cluster's authority; None before its first deployment. Raises ForeignManifest."""
+        path = self.directory / AUTHORITY
+        try:
+            image = codec.loads_image(path.read_bytes())
+            if image.get("format") != FORMAT:
+                raise codec.CodecError(f"it has format {image.get('format')}, not {FORMAT}")
+            found: AuthorityFile = codec.from_json(AuthorityFile, image)
+        except FileNotFoundError:
+            return None
+        except (OSError, codec.CodecError) as fault:
+            raise ForeignManifest(
+                f"{path} cannot be used: {fault}",
+                remedy="use the version of rhinoctl that made it, or bring the file back from a"
+                " copy: without it the hosts do not know this machine",
+            ) from None
+        return found
+
+    def make(self) -> AuthorityFile:
+        """The cluster's authority, made if there is none. Raises ForeignManifest and
+        UnwritableDirectory."""
+        known = self.read()
+        if known is not None:
+            return known
+        identity = f"{self.cluster}-{secrets.token_hex(4)}"
+        authority = make_authority(identity, now=self._now())
+        made = AuthorityFile(
+            format=FORMAT,
+            identity=identity,
+            certificate=authority.certificate.decode(),
+            key=authority.key.reveal(),
+            tokens={role: secrets.token_hex(32) for role in (WIRE, *API_ROLES)},
+        )
+        local.replace_file(self.directory / AUTHORITY, codec.dumps(made))
+        return made
+
+    def papers(self, place: Place, role: Role) -> Papers:
+        """What a process of a host shows to others; the controller has the tokens of all roles."""
+        tokens = (WIRE, *API_ROLES) if role is Role.CONTROLLER else (WIRE,)
+        return self.papers_of(role.value, holder(place, role), names_of(place, role), tokens)
+
+    def papers_of(
+        self, role: str, name: str, hosts: Sequence[str], tokens: Sequence[str]
+    ) -> Papers:
+        """The certificate of a name and role, issued if there is none that will do, and tokens."""
+        known = self.make()
+        issued = self._issued(known, role, name, tuple(hosts))
+        return Papers(
+            ca=known.certificate.encode(),
+            certificate=issued.certificate.encode(),
+            key=issued.key.encode(),
+            tokens={token: f"{known.tokens[token]}\n".encode() for token in tokens},
+        )
+
+    def _issued(
+        self, known: AuthorityFile, role: str, name: str, hosts: tuple[str, ...]
+    ) -> IssuedFile:
+        path = self.directory / "issued" / f"{role}-{name}.json"
+        authority = hashlib.sha256(known.certificate.encode()).hexdigest()
+        there = _read_issued(path)
+        if there is not None and (there.authority, there.hosts) == (authority, hosts):
+            if expires(there.certificate.encode()) - self._now() > RENEW_BEFORE:
+                return there
+        made = issue(
+            Authority(known.certificate.encode(), Secret(known.key)),
+            name=name,
+            role=role,
+            hosts=hosts,
+            now=self._now(),
+        )
+        there = IssuedFile(
+            authority=authority,
+            hosts=hosts,
+            certificate=made.certificate.decode(),
+            key=made.key.reveal(),
+        )
+        with local.writing_in(path.parent):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        local.replace_file(path, codec.dumps(there))
+        return there
+
+    def forget(self) -> None:
+        """Remove all but the runs: the cluster's data are gone, so its identity ends."""
+        with local.writing_in(self.directory):
+            for path in sorted(self._below(), key=lambda each: len(each.parts), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+
+    def _below(self) -> Iterator[Path]:
+        for path in self.directory.rglob("*"):
+            if path.relative_to(self.directory).parts[0] != RUNS:
+                yield path
+
+
+def _read_issued(path: Path) -> IssuedFile | None:
+    """What was issued; one that cannot be read is issued anew."""
+    try:
+        found: IssuedFile = codec.loads(IssuedFile, path.read_bytes())
+    except (OSError, codec.CodecError):
+        return None
+    return found

@@ -1,0 +1,136 @@
+"""What of a deployment is on a host, and the few commands that change it besides a release and a
+service. All can be repeated."""
+
+import importlib.resources
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rhinoctl.errors import CommandFailed
+from rhinoctl.remote.host import Command, Host, checked
+
+LOOK_S: Final = 25.0
+REMOVE_S: Final = 300.0
+"""Removing the state of a worker may mean removing many files."""
+
+STARTED: Final = "started"
+"""The file beside a process's settings with the digest of what it was started with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedFacts:
+    """What a host said. `directories` and `files` have mode and owner, and mode and SHA-256, by
+    path; `made` are directories that a deployment made, `had` those of state that it found;
+    `started` are digests by role."""
+
+    user: str
+    identity: str
+    current: str
+    releases: tuple[str, ...]
+    made: frozenset[str]
+    had: frozenset[str]
+    started: Mapping[str, str]
+    directories: Mapping[str, tuple[int, str]]
+    files: Mapping[str, tuple[int, str]]
+
+
+def ask_deployed(
+    host: Host, install_dir: str, directories: Sequence[str], files: Sequence[str]
+) -> DeployedFacts:
+    """Ask a host. Raises what `Host.run` does, and CommandFailed if it does not answer in full."""
+    counted = [str(len(directories)), *directories, str(len(files)), *files]
+    done = checked(
+        host,
+        Command(
+            argv=("sh", "-s", install_dir, *counted),
+            what="look at what is deployed",
+            input=_script("deployed_facts.sh"),
+            timeout_s=LOOK_S,
+        ),
+    )
+    said: dict[str, list[str]] = {}
+    for line in done.text.splitlines():
+        key, _, value = line.partition("\t")
+        said.setdefault(key, []).append(value)
+    if said.get("end") != ["yes"]:
+        raise CommandFailed(
+            f"{host.name}: its answer about what is deployed is not whole",
+            remedy="see that `sh`, `stat` and `sha256sum` work there; it said:"
+            f" {done.stderr.decode('utf-8', 'replace').strip()[-200:] or 'nothing'}",
+        )
+    made = [line.split(" ", 1) for line in said.get("made", ()) if " " in line]
+    return DeployedFacts(
+        user=said.get("user", [""])[0],
+        identity=said.get("identity", [""])[0].strip(),
+        current=said.get("current", [""])[0],
+        releases=tuple(said.get("release", ())),
+        made=frozenset(path for kind, path in made if kind == "new"),
+        had=frozenset(path for kind, path in made if kind == "had"),
+        started={
+            key.removeprefix("started."): values[0]
+            for key, values in said.items()
+            if key.startswith("started.")
+        },
+        directories=_pairs(said, "dir", directories),
+        files=_pairs(said, "file", files),
+    )
+
+
+def _pairs(
+    said: Mapping[str, Sequence[str]], kind: str, paths: Sequence[str]
+) -> dict[str, tuple[int, str]]:
+    found = {}
+    for number, path in enumerate(paths):
+        mode, _, rest = said.get(f"{kind}.{number}", [""])[0].partition(" ")
+        if mode:
+            found[path] = (int(mode, 8), rest)
+    return found
+
+
+def make_directories(
+    host: Host,
+    install_dir: str,
+    user: str,
+    directories: Sequence[tuple[str, int, bool]],
+    *,
+    root: bool,
+) -> None:
+    """Make directories (path, mode, whether for state) for an account, those above them, too."""
+    arguments = [
+        each
+        for path, mode, state in directories
+        for each in (path, f"{mode:o}", "yes" if state else "no")
+    ]
+    record = posixpath.join(install_dir, "made")
+    checked(
+        host,
+        Command(
+            argv=("sh", "-s", user, record, *arguments),
+            what="make directories",
+            input=_script("make_directories.sh"),
+            changes=True,
+            root=root,
+        ),
+    )
+
+
+def remove_deployed(
+    host: Host, install_dir: str, state: Sequence[str], *, wipe: bool, root: bool
+) -> None:
+    """Remove the installation, and what is in the directories of state if they are to be wiped."""
+    checked(
+        host,
+        Command(
+            argv=("sh", "-s", install_dir, "yes" if wipe else "no", *state),
+            what="remove what was deployed",
+            input=_script("remove_deployed.sh"),
+            timeout_s=REMOVE_S,
+            changes=True,
+            root=root,
+        ),
+    )
+
+
+def _script(name: str) -> bytes:
+    return importlib.resources.files("rhinoctl_data.templates").joinpath(name).read_bytes()
