@@ -1,0 +1,237 @@
+"""A cluster on hosts, as a command finds it: its inventory, its secrets, and what each host has.
+
+Every verb that works on hosts begins here: one look at each host, all at once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pathlib import Path
+from typing import Final
+
+from rhinoctl.config.clusters import ClusterHome
+from rhinoctl.config.deployment import (
+    DirectoryFound,
+    FileFound,
+    Found,
+    HostTarget,
+    Place,
+    Role,
+    ServiceFound,
+    places,
+    target_of,
+)
+from rhinoctl.config.inventory import Inventory, invalid, parse_inventory, read_inventory
+from rhinoctl.control.client import local_directory
+from rhinoctl.errors import HostUnfit, RhinoError, UnknownHost
+from rhinoctl.ops.check import parts_of
+from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
+from rhinoctl.ops.processes import Process, process_of
+from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
+from rhinoctl.remote.facts import HostFacts, ask_facts
+from rhinoctl.remote.host import Host
+from rhinoctl.remote.services import ServiceState
+
+WHILE_RUNNING: Final = frozenset({"platform", "python", "user", "machine"})
+"""Checks that stop a deployment also where our processes run already; the others have a start that
+went well against them."""
+
+NEVER: Final = frozenset({"spark"})
+"""A check that is about Spark, which comes and goes without us."""
+
+
+def clusters_directory() -> Path:
+    """Where the directories of clusters on hosts are, by the clusters' names."""
+    return local_directory().parent / "clusters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A cluster that a command is about: `text` is that of the inventory, as it was written."""
+
+    file: str
+    text: str
+    inventory: Inventory
+    home: ClusterHome
+    places: Mapping[str, Place]
+
+    def named(self, hosts: Iterable[str]) -> dict[str, Place]:
+        """The hosts that are meant, all without a name. Raises UnknownHost."""
+        wanted = dict.fromkeys(hosts)
+        return {name: self.place(name) for name in wanted} if wanted else dict(self.places)
+
+    def place(self, host: str) -> Place:
+        """A host, by the worker's name, its own, or `controller`. Raises UnknownHost."""
+        for place in self.places.values():
+            names = {place.host}
+            names |= {place.worker.host} if place.worker else set()
+            names |= {place.controller.host, Role.CONTROLLER.value} if place.controller else set()
+            if host in names:
+                return place
+        raise UnknownHost(
+            f"no host {host} is in {self.file}",
+            remedy=f"there are {', '.join(self.places)}",
+        )
+
+
+def read_deployed(file: Path) -> Deployed:
+    """The cluster of an inventory's file. Raises NoInventory and InvalidInventory."""
+    inventory = read_inventory(file)
+    return _deployed(str(file), file.read_text(encoding="utf-8"), inventory)
+
+
+def deployed_of(file: str, text: str) -> Deployed:
+    """The cluster of an inventory that was kept. Raises InvalidInventory."""
+    inventory, mistakes = parse_inventory(text)
+    if inventory is None:
+        raise invalid(Path(file), mistakes)
+    return _deployed(file, text, inventory)
+
+
+def _deployed(file: str, text: str, inventory: Inventory) -> Deployed:
+    home = ClusterHome(clusters_directory() / inventory.cluster, inventory.cluster)
+    return Deployed(
+        file=file, text=text, inventory=inventory, home=home, places=places(inventory)
+    )
+
+
+# --- a look at a host ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a host is like, what is deployed there, and how its processes are."""
+
+    place: Place
+    facts: HostFacts
+    deployed: DeployedFacts
+    processes: Mapping[Role, Process]
+    states: Mapping[Role, ServiceState]
+
+    @property
+    def runs(self) -> bool:
+        """Whether any process of ours runs there."""
+        return any(state.running for state in self.states.values())
+
+
+def look(host: Host, cluster: Deployed, target: HostTarget) -> Looked:
+    """Look at a host; nothing on it is changed. Raises HostError's leaves."""
+    place = cluster.places[host.name]
+    part = part_of(cluster, place)
+    facts = ask_facts(host, (part.install_dir, *part.disks), part.ports)
+    deployed = ask_deployed(
+        host,
+        target.install_dir,
+        [each.path for each in target.directories],
+        [each.path for each in target.files()],
+    )
+    processes = {
+        service.role: process_of(service, cluster.inventory, place, facts)
+        for service in target.services
+    }
+    return Looked(
+        place=place,
+        facts=facts,
+        deployed=deployed,
+        processes=processes,
+        states={role: process.state(host) for role, process in processes.items()},
+    )
+
+
+def look_at_all(
+    cluster: Deployed,
+    wanted: Iterable[str],
+    each: Callable[[Callable[[Host], Looked], Iterable[str]], Mapping[str, Looked | RhinoError]],
+) -> dict[str, Looked | RhinoError]:
+    """Look at hosts by a fleet's `each`; one machine under two names is refused as both."""
+    targets = {name: bare_target(cluster, cluster.places[name]) for name in wanted}
+
+    def look_at(host: Host) -> Looked:
+        return look(host, cluster, targets[host.name])
+
+    found = dict(each(look_at, targets))
+    facts = {name: one.facts for name, one in found.items() if isinstance(one, Looked)}
+    for finding in judge_fleet(facts):
+        if finding.verdict is Verdict.FAIL:
+            found[finding.host] = unfit([finding])
+    return found
+
+
+def bare_target(cluster: Deployed, place: Place) -> HostTarget:
+    """What a host is to have, before it is known which release fits it."""
+    known = cluster.home.make()
+    papers = {role: cluster.home.papers(place, role) for role in place.roles}
+    return target_of(
+        cluster.inventory, place, identity=known.identity, environment="", papers=papers
+    )
+
+
+def part_of(cluster: Deployed, place: Place) -> Part:
+    """What `check` knows a host as."""
+    return parts_of(cluster.inventory)[place.host]
+
+
+def found_on(looked: Looked) -> Found:
+    """What was seen, for the plan."""
+    deployed = looked.deployed
+    return Found(
+        user=deployed.user,
+        identity=deployed.identity,
+        current=deployed.current,
+        environments=frozenset(deployed.releases),
+        known=deployed.made | deployed.had,
+        directories={
+            path: DirectoryFound(owner=owner, mode=mode)
+            for path, (mode, owner) in deployed.directories.items()
+        },
+        files={
+            path: FileFound(digest=digest, mode=mode)
+            for path, (mode, digest) in deployed.files.items()
+        },
+        services={
+            role: ServiceFound(
+                running=state.running, started_with=deployed.started.get(role.value, "")
+            )
+            for role, state in looked.states.items()
+        },
+    )
+
+
+# --- whether it is fit ---------------------------------------------------------------------------
+
+
+def check_fit(cluster: Deployed, looked: Looked) -> None:
+    """Raise HostUnfit if what `check` finds would keep our processes from working there.
+
+    A port that our own process listens on is not taken by somebody else.
+    """
+    part = part_of(cluster, looked.place)
+    own = set(_own_ports(cluster, looked))
+    found = [
+        finding
+        for finding in judge_host(part, looked.facts)
+        if finding.verdict is Verdict.FAIL
+        and finding.check not in NEVER
+        and finding.check not in own
+        and (not looked.runs or finding.check in WHILE_RUNNING or finding.check.startswith("port"))
+    ]
+    if found:
+        raise unfit(found)
+
+
+def _own_ports(cluster: Deployed, looked: Looked) -> Iterable[str]:
+    worker = looked.place.worker
+    ports = {Role.CONTROLLER: cluster.inventory.ports.controller}
+    if worker is not None:
+        ports[Role.AGENT] = worker.port or cluster.inventory.ports.agent
+    return (f"port {ports[role]}" for role, state in looked.states.items() if state.running)
+
+
+def unfit(findings: Iterable[HostFinding]) -> HostUnfit:
+    """One reason, whatever the number of findings."""
+    first, *others = findings
+    more = f" (and {len(others)} more: see `rhinoctl check`)" if others else ""
+    return HostUnfit(
+        f"{first.host}: {first.check}: {first.seen}{more}",
+        remedy=first.remedy or "see `rhinoctl check`",
+    )
