@@ -1,4 +1,4 @@
-"""What a host's interpreter needs: its platform, the packages, and their files as installed here."""
+"""What a host's interpreter needs: its platform, the packages, and their files as they are here."""
 
 import importlib.util
 import os
