@@ -228,6 +228,18 @@ class Unauthenticated(Refused):
     code = "unauthenticated"
 
 
+class RoleTooLow(Refused):
+    """The token is the cluster's, but its role may not do this; the message names who may."""
+
+    code = "role-too-low"
+
+
+class CertificateRefused(Refused):
+    """TLS failed: a certificate of another cluster, one that has expired, another host's, none."""
+
+    code = "certificate-refused"
+
+
 class OperationAborted(RhinoError):
     """The operation ended at the old layout."""
 
