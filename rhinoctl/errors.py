@@ -250,6 +250,18 @@ class MissingWheel(EnvironmentNotBuilt):
     code = "missing-wheel"
 
 
+class RoleTooLow(Refused):
+    """The token is the cluster's, but its role may not do this; the message names who may."""
+
+    code = "role-too-low"
+
+
+class CertificateRefused(Refused):
+    """TLS failed: a certificate of another cluster, one that has expired, another host's, none."""
+
+    code = "certificate-refused"
+
+
 class OperationAborted(RhinoError):
     """The operation ended at the old layout."""
 
@@ -396,12 +408,6 @@ class DiskNotMounted(HostError):
     """A directory for state that was there is gone, and is not made anew."""
 
     code = "disk-not-mounted"
-
-
-class ServiceFailed(HostError):
-    """A process was started on a host and did not stay, or does not do its part."""
-
-    code = "service-failed"
 
 
 class NotTried(HostError):

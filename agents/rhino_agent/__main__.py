@@ -27,10 +27,10 @@ from rhinoctl.state.disks import Disks, Owner
 from rhinoctl.state.links import link_refusal
 from rhinoctl.state.locks import AgentLock
 from rhinoctl.state.spread import SpreadDisk
+from rhinoctl.wire.certificates import read_credentials
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import DISK_POINTS, WIRE_POINTS, with_points
-from rhinoctl.wire.secret import Secret
 
 
 def open_disk(settings: AgentSettings, path: str, number: int, *, fresh: bool) -> LocalDisk:
@@ -102,8 +102,8 @@ def serve(settings: AgentSettings) -> None:
     disks = Disks(disk, partial(open_disk, settings), owner, settings.disks)
     for lost in disks.lost():
         event("disk-lost", disk=lost.name, path=lost.path, fault=lost.fault)
-    token = Secret(Path(settings.token_file).read_text().strip())
-    wire = FlightWire(listen=Address(settings.listen), token=token)
+    credentials = read_credentials(settings.token_file, settings.tls)
+    wire = FlightWire(Address(settings.listen), credentials)
     wire = with_points(wire, settings.worker, WIRE_POINTS)
     ports = Ports(
         settings=settings,

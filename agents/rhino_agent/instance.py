@@ -38,6 +38,7 @@ from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire
 from rhinoctl.state.log import check_slice
 from rhinoctl.state.rocks import StoreBudget
 from rhinoctl.wire.clock import SystemClock
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import WIRE_POINTS, with_points
 from rhinoctl.wire.secret import Secret
@@ -350,8 +351,8 @@ def main(argv: list[str]) -> int:
     settings = read_settings(InstanceSettings, argv[0])
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    token = Secret(Path(settings.token_file).read_text().strip())
-    wire = FlightWire(listen=Address(settings.listen), token=token)
+    credentials = Credentials(Secret(Path(settings.token_file).read_text().strip()))
+    wire = FlightWire(Address(settings.listen), credentials)
     wire = with_points(wire, settings.instance, WIRE_POINTS)
     instance = Instance(
         settings,

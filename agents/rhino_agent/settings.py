@@ -9,6 +9,7 @@ from rhinoctl.errors import NotRunning
 from rhinoctl.ids import InstanceId, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.jobs import JobSpec
+from rhinoctl.wire.credentials import TlsFiles
 
 T = TypeVar("T")
 
@@ -24,7 +25,9 @@ class AgentSettings:
     how fast the scrub of a job may read, 0 for no scrub. `run` is a short directory for Unix
     sockets; `ballast_bytes` of the disk are kept for an agent's start on a full one; with
     `require_hardlink` it does not start where links are refused; `parent` is the process id with
-    which the agent shall end, 0 if it stands alone.
+    which the agent shall end, 0 if it stands alone. `listen` is ``grpc+unix:///path``,
+    ``grpc+tcp://127.0.0.1:port`` or, with `tls`, ``grpc+tls://host:port``; over TCP, its instances
+    have beacons on the ports after that one (`rhinoctl.wire.beacon`).
     """
 
     cluster: str
@@ -42,11 +45,16 @@ class AgentSettings:
     require_hardlink: bool = False
     parent: int = 0
     disks: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSettings:
-    """One incarnation of an instance: whom it serves, where it keeps live databases."""
+    """One incarnation of an instance: whom it serves, where it keeps live databases.
+
+    `beacons` is where its beacon may be, a host and the first of the ports to try; without it,
+    `listen` is its beacon.
+    """
 
     cluster: str
     job: JobSpec
@@ -60,6 +68,7 @@ class InstanceSettings:
     cache_bytes: int
     buffer_bytes: int
     agent_parent: int
+    beacons: tuple[str, int] | None = None
 
 
 def read_settings(kind: type[T], path: str) -> T:

@@ -3,32 +3,39 @@
 import logging
 import os
 import signal
+import ssl
 import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
+from fastapi import FastAPI
 
 from rhinoctl import limits
 from rhinoctl.control.api import build
+from rhinoctl.control.client import LOOPBACK
 from rhinoctl.control.controller import Controller
+from rhinoctl.control.roles import Role, read_tokens
 from rhinoctl.control.settings import ControllerSettings, read_settings
-from rhinoctl.errors import RhinoError, UnwritableDirectory
+from rhinoctl.errors import RhinoError, UnwritableDirectory, UsageError
 from rhinoctl.protocol import codec, views
 from rhinoctl.state.locks import ControllerLock
 from rhinoctl.state.sqlite import SqliteStore
+from rhinoctl.wire.certificates import read_credentials
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import STORE_POINTS, WIRE_POINTS, with_points
-from rhinoctl.wire.secret import Secret
 
 log = logging.getLogger("rhino.controller")
 
 
 def serve(settings: ControllerSettings) -> None:
     """Run until SIGTERM, or until the parent is gone."""
-    token = Secret(Path(settings.token_file).read_text().strip())
+    credentials = read_credentials(settings.token_file, settings.tls)
+    tokens = read_tokens(settings.tokens) or {Role.OPERATOR: credentials.token}
     lock = ControllerLock(f"{settings.store}.controller")
     lock.acquire()
     stopping = threading.Event()
@@ -39,9 +46,9 @@ def serve(settings: ControllerSettings) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     store = with_points(_opened(settings.store), "controller", STORE_POINTS)
-    wire = with_points(FlightWire(listen=None, token=token), "controller", WIRE_POINTS)
+    wire = with_points(FlightWire(None, credentials), "controller", WIRE_POINTS)
     controller = Controller(settings, clock=SystemClock(), wire=wire, store=store)
-    server = _server(settings, controller, token)
+    server = _server(settings, build(controller, tokens))
     threading.Thread(target=server.run, name="api", daemon=True).start()
     log.info("controller-started pid=%d listen=%s", os.getpid(), settings.listen)
     try:
@@ -64,19 +71,35 @@ def _opened(path: str) -> SqliteStore:
         ) from fault
 
 
-def _server(settings: ControllerSettings, controller: Controller, token: Secret) -> uvicorn.Server:
-    app = build(controller, token)
-    kind, _, place = settings.listen.partition("://")
-    quiet = {"log_level": "warning", "access_log": False, "timeout_graceful_shutdown": 1}
-    if kind == "unix":
-        Path(place).unlink(missing_ok=True)
-        config = uvicorn.Config(app, uds=place, **quiet)  # type: ignore[arg-type]
-    else:
-        host, _, port = place.partition(":")
-        config = uvicorn.Config(app, host=host, port=int(port), **quiet)  # type: ignore[arg-type]
+def _server(settings: ControllerSettings, app: FastAPI) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, **_place(settings)
+    )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     return server
+
+
+def _place(settings: ControllerSettings) -> dict[str, Any]:
+    """Where uvicorn listens. Without TLS, nobody from another host is answered."""
+    parts, tls = urlsplit(settings.listen), settings.tls
+    if parts.scheme == "unix":
+        Path(parts.path).unlink(missing_ok=True)
+        return {"uds": parts.path}
+    place = {"host": parts.hostname, "port": parts.port}
+    if parts.scheme == "https" and tls is not None:
+        return place | {
+            "ssl_certfile": tls.certificate,
+            "ssl_keyfile": tls.key,
+            "ssl_ca_certs": tls.ca,
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        }
+    if parts.scheme == "http" and parts.hostname in LOOPBACK:
+        return place
+    raise UsageError(
+        f"the controller cannot listen at {settings.listen}",
+        remedy="use unix:///path, http://127.0.0.1:PORT or, with `tls`, https://HOST:PORT",
+    )
 
 
 def _wanted(parent: int) -> bool:

@@ -1,7 +1,6 @@
-"""The controller's HTTP API: one route a call, bodies in the one codec, one token for all."""
+"""The controller's HTTP API: one route a call, bodies in the one codec, a role for each route."""
 
-import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -9,7 +8,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from rhinoctl import limits
 from rhinoctl.control.controller import Controller
-from rhinoctl.errors import RhinoError, Unauthenticated, UsageError
+from rhinoctl.control.roles import Role, role_of
+from rhinoctl.errors import RhinoError, RoleTooLow, Unauthenticated, UsageError
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.disks import DiskRequest
 from rhinoctl.wire.secret import Secret
@@ -18,14 +18,16 @@ _STATUS = {2: 400, 3: 409, 5: 409, 6: 409, 7: 503}
 """HTTP status by exit code; the code in the body is what counts."""
 
 
-def build(controller: Controller, token: Secret) -> FastAPI:
-    """The application over a controller's loop."""
+def build(controller: Controller, tokens: Mapping[Role, Secret]) -> FastAPI:
+    """The application over a controller's loop; whoever has a token has its role."""
     app = FastAPI(title="rhinoctl controller", docs_url=None, redoc_url=None, openapi_url=None)
 
-    def route(method: str, path: str, call: Callable[..., Any], body: type | None = None) -> None:
+    def route(
+        needed: Role, method: str, path: str, call: Callable[..., Any], body: type | None = None
+    ) -> None:
         async def endpoint(request: Request) -> Response:
             try:
-                _authenticate(request, token)
+                _admit(request, tokens, needed)
                 arguments = list(request.path_params.values())
                 if body is not None:
                     arguments.append(_read(body, await _body(request)))
@@ -36,37 +38,38 @@ def build(controller: Controller, token: Secret) -> FastAPI:
 
         app.add_api_route(path, endpoint, methods=[method], name=f"{method} {path}")
 
+    look, drive, operate = Role.VIEWER, Role.DRIVER, Role.OPERATOR
     job = "/v1/jobs/{name}"
-    route("GET", "/v1/status", controller.status)
-    route("GET", "/v1/jobs", controller.job_list)
-    route("POST", "/v1/jobs", controller.register, views.RegisterJob)
-    route("GET", job, controller.job)
-    route("DELETE", job, controller.delete)
-    route("POST", f"{job}/session", controller.take_session, views.TakeSession)
-    route("POST", f"{job}/poll", controller.poll, views.DriverReport)
-    route("POST", f"{job}/bind", controller.bind, views.BindRequest)
-    route("POST", f"{job}/handover", controller.handover, views.HandoverRequest)
-    route("POST", f"{job}/rescale", controller.rescale, views.RescaleRequest)
-    route("POST", f"{job}/set", controller.set_job, views.SetJob)
-    route("POST", f"{job}/groups", controller.groups, views.GroupsRequest)
-    route("POST", f"{job}/checkpoint", controller.checkpoint, views.CheckpointRequest)
-    route("POST", f"{job}/verify", controller.verify, views.VerifyRequest)
-    route("POST", f"{job}/suspect", controller.suspect, views.Suspicion)
-    route("POST", "/v1/switchover", controller.switchover, views.SwitchoverRequest)
-    route("POST", "/v1/drain", controller.drain, views.DrainRequest)
-    route("POST", "/v1/failover", controller.failover, views.FailoverRequest)
-    route("POST", "/v1/recover", controller.recover, views.RecoverRequest)
-    route("GET", "/v1/disks", controller.disks)
-    route("POST", "/v1/disks", controller.change_disks, DiskRequest)
-    route("GET", "/v1/ops", controller.operation_list)
-    route("GET", "/v1/ops/{op}", controller.operation)
-    route("POST", "/v1/ops/{op}/abort", controller.abort, views.AbortRequest)
-    route("POST", f"{job}/decided", controller.decided)
-    route("GET", "/v1/evidence", controller.evidence)
-    route("POST", "/v1/ops/{op}/repair", controller.repair)
-    route("POST", "/v1/ops/{op}/pause", controller.pause)
-    route("POST", "/v1/ops/{op}/resume", controller.resume)
-    route("POST", "/v1/ops/{op}/revert", controller.revert, views.RevertRequest)
+    route(look, "GET", "/v1/status", controller.status)
+    route(look, "GET", "/v1/jobs", controller.job_list)
+    route(drive, "POST", "/v1/jobs", controller.register, views.RegisterJob)
+    route(look, "GET", job, controller.job)
+    route(operate, "DELETE", job, controller.delete)
+    route(drive, "POST", f"{job}/session", controller.take_session, views.TakeSession)
+    route(drive, "POST", f"{job}/poll", controller.poll, views.DriverReport)
+    route(operate, "POST", f"{job}/bind", controller.bind, views.BindRequest)
+    route(operate, "POST", f"{job}/handover", controller.handover, views.HandoverRequest)
+    route(operate, "POST", f"{job}/rescale", controller.rescale, views.RescaleRequest)
+    route(operate, "POST", f"{job}/set", controller.set_job, views.SetJob)
+    route(operate, "POST", f"{job}/groups", controller.groups, views.GroupsRequest)
+    route(operate, "POST", f"{job}/checkpoint", controller.checkpoint, views.CheckpointRequest)
+    route(operate, "POST", f"{job}/verify", controller.verify, views.VerifyRequest)
+    route(drive, "POST", f"{job}/suspect", controller.suspect, views.Suspicion)
+    route(operate, "POST", "/v1/switchover", controller.switchover, views.SwitchoverRequest)
+    route(operate, "POST", "/v1/drain", controller.drain, views.DrainRequest)
+    route(operate, "POST", "/v1/failover", controller.failover, views.FailoverRequest)
+    route(operate, "POST", "/v1/recover", controller.recover, views.RecoverRequest)
+    route(look, "GET", "/v1/disks", controller.disks)
+    route(operate, "POST", "/v1/disks", controller.change_disks, DiskRequest)
+    route(look, "GET", "/v1/ops", controller.operation_list)
+    route(look, "GET", "/v1/ops/{op}", controller.operation)
+    route(operate, "POST", "/v1/ops/{op}/abort", controller.abort, views.AbortRequest)
+    route(operate, "POST", f"{job}/decided", controller.decided)
+    route(look, "GET", "/v1/evidence", controller.evidence)
+    route(operate, "POST", "/v1/ops/{op}/repair", controller.repair)
+    route(operate, "POST", "/v1/ops/{op}/pause", controller.pause)
+    route(operate, "POST", "/v1/ops/{op}/resume", controller.resume)
+    route(operate, "POST", "/v1/ops/{op}/revert", controller.revert, views.RevertRequest)
     return app
 
 
@@ -76,15 +79,22 @@ def problem(fault: RhinoError) -> Response:
     status = _STATUS.get(int(fault.exit_code), 500)
     if isinstance(fault, Unauthenticated):
         status = 401
+    elif isinstance(fault, RoleTooLow):
+        status = 403
     return Response(codec.dumps(body), status_code=status, media_type="application/json")
 
 
-def _authenticate(request: Request, token: Secret) -> None:
-    given = request.headers.get("authorization", "")
-    if not hmac.compare_digest(given.encode(), f"Bearer {token.reveal()}".encode()):
+def _admit(request: Request, tokens: Mapping[Role, Secret], needed: Role) -> None:
+    role = role_of(request.headers.get("authorization", ""), tokens)
+    if role is None:
         raise Unauthenticated(
-            "the call does not carry this cluster's token",
+            "the call does not carry a token of this cluster",
             remedy="use the token file of the cluster (RHINO_TOKEN_FILE)",
+        )
+    if not role.may(needed):
+        raise RoleTooLow(
+            f"{request.method} {request.url.path} needs the role {needed}; the token's is {role}",
+            remedy=f"name the access of a {needed} of this cluster with --cluster",
         )
 
 

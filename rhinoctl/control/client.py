@@ -6,6 +6,7 @@ Each call has a connection of its own, so that none fails on one that a restart 
 """
 
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +20,17 @@ from rhinoctl.ids import JobName, OpId
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.disks import DiskList, DiskRequest
 from rhinoctl.protocol.evidence import ClusterEvidence
+from rhinoctl.wire.certificates import ssl_context
+from rhinoctl.wire.credentials import TlsFiles
 from rhinoctl.wire.secret import Secret
 
 T = TypeVar("T")
 
 CONNECT_S = 1.0
-"""A controller is on this machine until TLS is on: it answers at once or is not there."""
+"""A controller of this machine answers at once or is not there."""
+
+CONNECT_TLS_S = 3.0
+"""One of another host has its network, name service and handshake on the way."""
 
 READ_S = 5.0
 """What only looks is answered from the controller's memory."""
@@ -41,20 +47,37 @@ STUCK = (
     "look at the controller's log; on a local cluster, `rhinoctl local down` and `up` restart it"
 )
 
+CERTIFICATES = (
+    "use the access to this very cluster; if its certificates have expired, deploy it again"
+)
+
 # --- where the controller is ---------------------------------------------------------------------
 
 
 class Located(NamedTuple):
-    """A controller's address, and the file with the cluster's token."""
+    """A controller's address, the file with the token of its API, and what a cluster with TLS has
+    besides: the certificate's files, and the token of the wire (by default that of the API)."""
 
     address: str
     token_file: str
+    tls: TlsFiles | None = None
+    wire_token_file: str = ""
+
+
+def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where rhinoctl keeps what it knows for this user."""
+    state = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state) / "rhinoctl"
 
 
 def local_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """The directory of the default local cluster."""
-    state = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state) / "rhinoctl" / "local"
+    return state_directory(environ) / "local"
+
+
+def access_directory(cluster: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of the access to a deployed cluster, by the cluster's name."""
+    return state_directory(environ) / "clusters" / cluster
 
 
 def locate_controller(
@@ -62,13 +85,16 @@ def locate_controller(
 ) -> Located:
     """The controller to talk to: `explicit`, else RHINO_CONTROLLER, else the local cluster's.
 
-    Both may be an address or a cluster's directory. With an address, the token's file is
-    RHINO_TOKEN_FILE, or that of the local cluster. Raises NotRunning if there is no cluster, and
-    ForeignManifest for a directory whose `cluster.json` cannot be read.
+    Both may be an address, a cluster's directory, or the name of a deployed cluster, which goes
+    before a directory of that name (``./NAME`` is always a directory). With an address, the token's
+    file is RHINO_TOKEN_FILE, or that of the local cluster; one with TLS needs a directory, for its
+    certificates. Raises NotRunning if there is no cluster, and ForeignManifest for a directory
+    whose `cluster.json` cannot be read.
     """
     given = explicit or environ.get("RHINO_CONTROLLER") or str(local_directory(environ))
     if "://" not in given:
-        return _read_location(Path(given))
+        named = access_directory(given, environ)
+        return _read_location(named if "/" not in given and named.is_dir() else Path(given))
     token_file = environ.get("RHINO_TOKEN_FILE") or str(local_directory(environ) / "token")
     return Located(given, token_file)
 
@@ -77,7 +103,20 @@ def _read_location(directory: Path) -> Located:
     path = directory / "cluster.json"
     try:
         image = codec.loads_image(path.read_bytes())
-        return Located(str(image["controller"]), str(image["token_file"]))
+        token, wire_token = str(image["token_file"]), str(image.get("wire_token_file") or "")
+        tls = codec.from_json(TlsFiles | None, image.get("tls"))
+        if tls is not None:
+            tls = TlsFiles(
+                ca=str(directory / tls.ca),
+                certificate=str(directory / tls.certificate),
+                key=str(directory / tls.key),
+            )
+        return Located(
+            address=str(image["controller"]),
+            token_file=str(directory / token),
+            tls=tls,
+            wire_token_file=str(directory / (wire_token or token)),
+        )
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise errors.NotRunning(f"there is no cluster in {directory}", remedy=UP) from fault
     except (OSError, codec.CodecError, KeyError) as fault:
@@ -93,20 +132,27 @@ def _read_location(directory: Path) -> Located:
 class ControlClient:
     """The controller's API. Use it in a ``with``, or close it.
 
-    `token` is the secret or the path of its file. Any call raises the error that the controller
-    answered, `NotRunning`, `Unauthenticated` or `DeadlineExceeded`.
+    `token` is the secret or the path of its file; an address with ``https://`` needs `tls`. Any
+    call raises the error that the controller answered, `NotRunning`, `Unauthenticated`,
+    `CertificateRefused` or `DeadlineExceeded`.
     """
 
-    def __init__(self, address: str, token: Secret | str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: Secret | str | os.PathLike[str],
+        tls: TlsFiles | None = None,
+    ) -> None:
         self.address = address
-        transport = _transport(address)
+        self._connect_s = CONNECT_S if tls is None else CONNECT_TLS_S
+        transport = _transport(address, tls)
         secret = token if isinstance(token, Secret) else read_token(token)
         self._http = httpx.Client(
             transport=transport,
             base_url=address if address.startswith("http") else "http://controller",
             headers={"Authorization": f"Bearer {secret.reveal()}"},
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-            trust_env=False,  # a proxy has no business between two processes of one machine
+            timeout=httpx.Timeout(ANSWER_S, connect=self._connect_s),
+            trust_env=False,  # a proxy has no business between the processes of a cluster
         )
 
     def close(self) -> None:
@@ -263,18 +309,43 @@ class ControlClient:
 
     def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
         try:
-            patience = httpx.Timeout(READ_S if method == "GET" else ANSWER_S, connect=CONNECT_S)
+            answer_s = READ_S if method == "GET" else ANSWER_S
+            patience = httpx.Timeout(answer_s, connect=self._connect_s)
             return self._http.request(method, path, content=content, timeout=patience)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
-            raise errors.NotRunning(
-                f"no controller answers at {self.address}: {fault}", remedy=UP
-            ) from fault
         except httpx.TransportError as fault:
-            reason = str(fault) or type(fault).__name__
-            raise errors.DeadlineExceeded(
-                f"the controller at {self.address} did not answer {method} {path}: {reason}",
-                remedy=STUCK if method == "GET" else LOOK,
-            ) from fault
+            raise self._error_of(fault, method, path) from fault
+
+    def _error_of(self, fault: httpx.TransportError, method: str, path: str) -> errors.RhinoError:
+        """What a call without an answer means; after a handshake that failed, nothing was done."""
+        reason = str(fault) or type(fault).__name__
+        refusal = _refusal_of(fault)
+        if refusal:
+            return errors.CertificateRefused(
+                f"no TLS with the controller at {self.address}: {refusal}", remedy=CERTIFICATES
+            )
+        if isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout):
+            return errors.NotRunning(
+                f"no controller answers at {self.address}: {reason}", remedy=UP
+            )
+        return errors.DeadlineExceeded(
+            f"the controller at {self.address} did not answer {method} {path}: {reason}",
+            remedy=STUCK if method == "GET" else LOOK,
+        )
+
+
+def _refusal_of(fault: BaseException) -> str:
+    """Why the handshake of TLS failed; empty if it did not. What the peer thinks of our certificate
+    comes as an alert after our part of the handshake, but before it reads a request."""
+    cause: BaseException | None = fault
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
+            return f"it refuses our certificate ({cause.reason})"
+        if isinstance(cause, ssl.SSLError) and isinstance(fault, httpx.ConnectError):
+            return str(cause.reason)
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def read_token(token_file: str | os.PathLike[str]) -> Secret:
@@ -293,17 +364,24 @@ def read_token(token_file: str | os.PathLike[str]) -> Secret:
     return Secret(token)
 
 
-def _transport(address: str) -> httpx.HTTPTransport:
+def _transport(address: str, tls: TlsFiles | None) -> httpx.HTTPTransport:
     parts = urlsplit(address)
     alone = httpx.Limits(max_keepalive_connections=0)
-    # No address leads to TLS, so the certificates, which take 0.1 s to load, are left alone.
+    if parts.scheme == "https" and parts.hostname:
+        if tls is None:
+            raise errors.UsageError(
+                f"{address} needs certificates, and none are known",
+                remedy="name the directory of the access to the cluster, or the cluster's name",
+            )
+        return httpx.HTTPTransport(limits=alone, verify=ssl_context(tls))
+    # The system's authorities, which take 0.1 s to load, are never asked.
     if parts.scheme == "unix" and not parts.netloc and parts.path:
         return httpx.HTTPTransport(uds=parts.path, limits=alone, verify=False)
     if parts.scheme == "http" and parts.hostname in LOOPBACK:
         return httpx.HTTPTransport(limits=alone, verify=False)
     raise errors.UsageError(
         f"{address} is no address of a controller",
-        remedy="use unix:///path/controller.sock or http://127.0.0.1:PORT",
+        remedy="use unix:///path/controller.sock, http://127.0.0.1:PORT or a cluster's name",
     )
 
 

@@ -1,20 +1,25 @@
 """What a controller is started with: one JSON file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rhinoctl import limits
+from rhinoctl.control.roles import Role
 from rhinoctl.errors import NotRunning
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
+from rhinoctl.wire.credentials import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """A controller: its cluster, its store, where it listens, and the inventory of workers.
 
-    `listen` is ``unix:///path`` or ``http://127.0.0.1:port``; `lease_s` and `agent_restart_s` are
+    `listen` is ``unix:///path``, ``http://127.0.0.1:port`` or, with `tls`, ``https://host:port``,
+    where the addresses of workers are ``grpc+tls://host:port``. `token_file` has the token of the
+    wire, which the agents know. `tokens` has the file of the API's token of each role; without any,
+    the wire's token is the operator's. `lease_s` and `agent_restart_s` are
     those of `rhinoctl.protocol.liveness`, `auto_failover` says whether to act on its verdicts
     without being asked; `parent` is the process id with which the controller shall end, 0 if it
     stands alone.
@@ -29,6 +34,8 @@ class ControllerSettings:
     agent_restart_s: float = limits.AGENT_RESTART_S
     auto_failover: bool = True
     parent: int = 0
+    tls: TlsFiles | None = None
+    tokens: Mapping[Role, str] = field(default_factory=dict)
 
 
 def read_settings(path: str) -> ControllerSettings:

@@ -14,7 +14,7 @@ from rhinoctl.protocol.views import Health, StatusView
 def connect(cluster: str | None) -> ControlClient:
     """A client of the cluster that is meant (`control.client.locate_controller`)."""
     located = locate_controller(cluster)
-    return ControlClient(located.address, located.token_file)
+    return ControlClient(located.address, located.token_file, located.tls)
 
 
 def read_status(cluster: str | None) -> StatusView:

@@ -15,7 +15,7 @@ from rhinoctl.protocol.ports import Address
 from rhinoctl.protocol.records import RecordId
 from rhinoctl.spark.slices import Call
 from rhinoctl.wire.call import CallFailed, call
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.credentials import Credentials
 
 
 def fetch_output(
@@ -23,7 +23,7 @@ def fetch_output(
     record: RecordId,
     header: m.Header,
     addresses: Mapping[str, str],
-    token: Secret,
+    credentials: Credentials,
     *,
     patience_s: float = limits.APPLY_DEADLINE_S,
     send: Call = call,
@@ -42,13 +42,15 @@ def fetch_output(
     deadline = now() + patience_s
     while True:
         try:
-            answer, payload = send(address, fetch, token=token, timeout_s=limits.OUTPUT_TIMEOUT_S)
+            answer, payload = send(
+                address, fetch, credentials=credentials, timeout_s=limits.OUTPUT_TIMEOUT_S
+            )
             if isinstance(answer, m.Done):
                 return pa.ipc.open_stream(pa.py_buffer(payload[0])).read_all()
             detail = answer.detail if isinstance(answer, m.Refusal) else type(answer).__name__
             left_s = deadline - now()
             if left_s > 0:
-                send(address, apply, token=token, timeout_s=left_s)
+                send(address, apply, credentials=credentials, timeout_s=left_s)
         except CallFailed as fault:
             detail = str(fault)
         if now() >= deadline:

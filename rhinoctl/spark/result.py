@@ -16,7 +16,7 @@ from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.records import RecordId
 from rhinoctl.spark.outputs import fetch_output
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.credentials import Credentials
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Result:
 
     spark: SparkSession
     schema: pa.Schema
-    token: Secret
+    credentials: Credentials
     state: batches.BatchState
     addresses: dict[str, str]
     again: "Callable[[], Result]"
@@ -75,7 +75,7 @@ class Result:
         names = self._wanted()
         schema = from_arrow_schema(self.schema)
         return self.spark.range(len(names), numPartitions=len(names)).mapInArrow(
-            _fetcher(names, self._record, self._header, self.addresses, self.token), schema
+            _fetcher(names, self._record, self._header, self.addresses, self.credentials), schema
         )
 
     def _wanted(self) -> list[m.OutputName]:
@@ -87,7 +87,7 @@ class Result:
             self._record,
             self._header,
             self.addresses,
-            self.token,
+            self.credentials,
             patience_s=limits.OUTPUT_PATIENCE_S,
         )
 
@@ -106,12 +106,12 @@ def _fetcher(
     record: RecordId,
     header: m.Header,
     addresses: dict[str, str],
-    token: Secret,
+    credentials: Credentials,
 ) -> object:
     def fetch(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in source:
             for number in piece.column(0).to_pylist():
                 name = names[number]
-                yield from fetch_output(name, record, header, addresses, token).to_batches()
+                yield from fetch_output(name, record, header, addresses, credentials).to_batches()
 
     return fetch

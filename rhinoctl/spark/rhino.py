@@ -45,7 +45,9 @@ from rhinoctl.spark.result import Result
 from rhinoctl.spark.source import mark, register
 from rhinoctl.spark.staging import StagePlan, Staging
 from rhinoctl.spark.tagging import flattened, tagged
+from rhinoctl.wire.certificates import read_tls
 from rhinoctl.wire.clock import SystemClock
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import WIRE_POINTS, with_points
 
@@ -90,10 +92,13 @@ class Rhino:
             raise UsageError(f"{job!r} is no name of a job", remedy="use letters, digits, - and _")
         located = locate_controller(controller)
         self._spark = spark
-        self._token = read_token(located.token_file)
-        self.client = ControlClient(located.address, self._token)
+        self._credentials = Credentials(
+            read_token(located.wire_token_file or located.token_file),
+            None if located.tls is None else read_tls(located.tls),
+        )
+        self.client = ControlClient(located.address, located.token_file, located.tls)
         self.client.jobs()
-        self._wire = with_points(FlightWire(listen=None, token=self._token), "driver", WIRE_POINTS)
+        self._wire = with_points(FlightWire(None, self._credentials), "driver", WIRE_POINTS)
         self._facts = QueryFacts(spark)
         self._bell = MarkerBell()
         self._bound: _Bound | None = None
@@ -184,7 +189,7 @@ class Rhino:
             on_wake=self._bell.ring,
             on_due=partial(self._bell.ring, due=True),
         )
-        return _Bound(bound, spec, driver, Staging(operator, bound, text, self._token))
+        return _Bound(bound, spec, driver, Staging(operator, bound, text, self._credentials))
 
     def _register(self, request: views.RegisterJob) -> None:
         """Make the job known and wait for its workers and instances; asking again is harmless."""
@@ -227,7 +232,7 @@ class Rhino:
         return Result(
             spark=self._spark,
             schema=bound.operator.result_schema,
-            token=self._token,
+            credentials=self._credentials,
             state=state,
             addresses={str(name): at for name, at in workers.items()},
             again=partial(self._result, bound, frame, facts),

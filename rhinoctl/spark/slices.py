@@ -22,8 +22,8 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Address, Buffer
 from rhinoctl.protocol.records import SliceName
 from rhinoctl.wire.call import CallFailed, call
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.exchange import Answer
-from rhinoctl.wire.secret import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Call(Protocol):
         message: m.Message,
         payload: Sequence[Buffer] = (),
         *,
-        token: Secret,
+        credentials: Credentials,
         timeout_s: float,
     ) -> Answer: ...
 
@@ -75,7 +75,7 @@ def push_rows(
     operator: BoundOperator,
     table: pa.Table | None,
     *,
-    token: Secret,
+    credentials: Credentials,
     channel: int,
     task_attempt: int,
     send: Call = call,
@@ -98,7 +98,9 @@ def push_rows(
             task_attempt=task_attempt,
             slices=tuple(name for name, _ in mine),
         )
-        failure = _push(Address(plan.addresses[worker]), put, [b for _, b in mine], token, send)
+        failure = _push(
+            Address(plan.addresses[worker]), put, [b for _, b in mine], credentials, send
+        )
         return f"channel {channel} to {worker}: {failure}" if failure else ""
 
     failures = [failure for failure in each(push, sorted(by_worker)) if failure]
@@ -111,7 +113,9 @@ def push_rows(
     return receipt, failures
 
 
-def _push(address: Address, put: m.Put, bodies: list[pa.Buffer], token: Secret, send: Call) -> str:
+def _push(
+    address: Address, put: m.Put, bodies: list[pa.Buffer], credentials: Credentials, send: Call
+) -> str:
     """One put, tried again while nothing is known of it: the worker takes it once."""
     detail = ""
     for _ in range(limits.PUT_TRIES):
@@ -120,7 +124,7 @@ def _push(address: Address, put: m.Put, bodies: list[pa.Buffer], token: Secret, 
                 address,
                 put,
                 [memoryview(body) for body in bodies],
-                token=token,
+                credentials=credentials,
                 timeout_s=limits.PUT_TIMEOUT_S,
             )
         except CallFailed as fault:

@@ -36,7 +36,7 @@ from rhinoctl.spark.slices import StagePlan as StagePlan
 from rhinoctl.spark.slices import push_rows, together
 from rhinoctl.spark.tagging import quoted
 from rhinoctl.spark.workers import settle
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.credentials import Credentials
 
 RECEIPT = "receipt string"
 """The schema of what a task returns: one JSON text."""
@@ -53,12 +53,14 @@ Push = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class Staging:
     """The stage of one operator's batches. `spec` is its bound form as JSON text."""
 
-    def __init__(self, operator: Operator, bound: BoundOperator, spec: str, token: Secret) -> None:
+    def __init__(
+        self, operator: Operator, bound: BoundOperator, spec: str, credentials: Credentials
+    ) -> None:
         names = operator.columns()
         self._bound = bound
-        self._token = token
+        self._credentials = credentials
         self._projection = projection(operator)
-        self._push = pusher(spec, token, names)
+        self._push = pusher(spec, credentials, names)
         self._columns = [KEY_GROUP, *(f"c{at}" for at in range(len(names)))]
         self._gathering = Gathering(operator)
         self._function: Any = None
@@ -74,7 +76,7 @@ class Staging:
             return self._stage_in_tasks(frame, plan)
         receipt, failures = push_rows(
             *(plan, self._bound, gathered),
-            token=self._token,
+            credentials=self._credentials,
             channel=0,
             task_attempt=0,
             each=together,
@@ -129,7 +131,7 @@ def column_of(name: str, inputs: tuple[str, ...]) -> str:
     return quoted(name)
 
 
-def pusher(spec: str, token: Secret, names: tuple[str, ...]) -> Push:
+def pusher(spec: str, credentials: Credentials, names: tuple[str, ...]) -> Push:
     """The function that a task runs over its Arrow batches, whose columns after the key group are
     those of `names`."""
 
@@ -145,7 +147,7 @@ def pusher(spec: str, token: Secret, names: tuple[str, ...]) -> Push:
                 plan,
                 _bound(spec),
                 table,
-                token=token,
+                credentials=credentials,
                 channel=context.partitionId(),
                 task_attempt=context.taskAttemptId(),
                 each=together,

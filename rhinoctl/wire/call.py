@@ -14,8 +14,8 @@ from rhinoctl.protocol.messages import Message, encode
 from rhinoctl.protocol.ports import Address, Buffer, Outcome
 from rhinoctl.wire import frames
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.exchange import Answer, CallFailed, Link
-from rhinoctl.wire.secret import Secret
 
 __all__ = ["CallFailed", "call"]
 
@@ -29,19 +29,19 @@ class _Links:
 
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    free: list[tuple[Address, Secret, Link]] = field(default_factory=list)
+    free: list[tuple[Address, Credentials, Link]] = field(default_factory=list)
 
-    def take(self, address: Address, token: Secret) -> Link | None:
+    def take(self, address: Address, credentials: Credentials) -> Link | None:
         with self.lock:
             for at, (where, what, link) in enumerate(self.free):
-                if where == address and what == token:
+                if where == address and what == credentials:
                     del self.free[at]
                     return link
         return None
 
-    def give(self, address: Address, token: Secret, link: Link) -> None:
+    def give(self, address: Address, credentials: Credentials, link: Link) -> None:
         with self.lock:
-            self.free.append((address, token, link))
+            self.free.append((address, credentials, link))
             surplus = self.free.pop(0)[2] if len(self.free) > FREE_LINKS_MAX else None
         if surplus is not None:
             surplus.close()
@@ -56,7 +56,7 @@ def call(
     message: Message,
     payload: Sequence[Buffer] = (),
     *,
-    token: Secret,
+    credentials: Credentials,
     timeout_s: float,
     bounds: WireBounds = DEFAULT_BOUNDS,
 ) -> Answer:
@@ -69,10 +69,10 @@ def call(
     except (CodecError, TypeError, ValueError) as fault:
         raise CallFailed(Outcome.NOT_DONE, f"cannot be encoded: {fault}") from fault
     links = _own_links()
-    link = links.take(address, token) or Link(address, token, bounds)
+    link = links.take(address, credentials) or Link(address, credentials, bounds)
     head = frames.head_for(flat, timeout_s=timeout_s)
     answer = link.exchange(head, data, flat, timeout_s=timeout_s)
-    links.give(address, token, link)
+    links.give(address, credentials, link)
     return answer
 
 

@@ -1,12 +1,13 @@
 """The calling side of one exchange, over one connection.
 
 What is known of a call that failed (style, rule 7): NOT_DONE is said only where the request
-certainly never reached a loop, i.e. nothing listens, the connection was never made, or the token
-was refused. Everything else is UNKNOWN.
+certainly never reached a loop, i.e. nothing listens, the connection was never made (which a
+handshake of TLS is a part of), or the token was refused. Everything else is UNKNOWN.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +18,30 @@ from rhinoctl.protocol.messages import Message, decode
 from rhinoctl.protocol.ports import Address, Outcome
 from rhinoctl.wire import forks, frames
 from rhinoctl.wire.bounds import WireBounds
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.credentials import Credentials
 
 Answer = tuple[Message, tuple[memoryview, ...]]
 
 NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
 """How gRPC says that it had no connection to send a call over. It has no code of its own for that
 (the contract tests would notice another wording); a broken connection reads otherwise."""
+
+TLS = "grpc+tls://"
+
+HANDSHAKES = {
+    "certificate verify failed: certificate has expired": "its certificate has expired",
+    "certificate verify failed: certificate is not yet valid": (
+        "its certificate does not hold yet: the clocks differ"
+    ),
+    "certificate verify failed": "it shows a certificate of another cluster",
+    "is not in peer certificate": "its certificate is that of another host",
+    "wrong version number": "it does not speak TLS",
+    "Socket closed": (
+        "it ended the handshake, as one that refuses our certificate does: it may be of another"
+        " cluster, or have expired"
+    ),
+}
+"""What gRPC says of a handshake that failed, and what that means; the first that fits."""
 
 _FAULTS = (pa.ArrowException, OSError, CodecError)
 
@@ -43,9 +61,9 @@ class Link:
     It is dropped rather than left to gRPC, whose back-off would keep a restarted peer waiting.
     """
 
-    def __init__(self, address: Address, token: Secret, bounds: WireBounds) -> None:
+    def __init__(self, address: Address, credentials: Credentials, bounds: WireBounds) -> None:
         self._address = address
-        self._token = token
+        self._credentials = credentials
         self._bounds = bounds
         self._client: Any = None
         self._reader: Any = None
@@ -59,7 +77,7 @@ class Link:
             return self._exchange(head, message, payload, timeout_s)
         except _FAULTS as fault:
             self.close()
-            raise CallFailed(_outcome_of(fault), _text_of(fault)) from fault
+            raise CallFailed(_outcome_of(fault), self._text_of(fault)) from fault
 
     def cancel(self) -> None:
         """End the call under way and any later one, from another thread."""
@@ -75,6 +93,16 @@ class Link:
             with suppress(*_FAULTS):
                 client.close()
 
+    def _text_of(self, fault: Exception) -> str:
+        """The first line, without what gRPC says again for its own developers; of a handshake that
+        failed, what it means comes first."""
+        text = str(fault).partition(". gRPC client debug context")[0]
+        text = text.partition("\n")[0][:300] or type(fault).__name__
+        if self._address.startswith(TLS) and _outcome_of(fault) is Outcome.NOT_DONE:
+            means = (meaning for said, meaning in HANDSHAKES.items() if said in text)
+            text = ": ".join([*islice(means, 1), text])
+        return text
+
     def _exchange(
         self, head: frames.Head, message: bytes, payload: Sequence[memoryview], timeout_s: float
     ) -> Answer:
@@ -82,9 +110,11 @@ class Link:
             if forks.used_before_fork():
                 raise CallFailed(Outcome.NOT_DONE, forks.REFUSAL)
             self._client = flight.FlightClient(
-                self._address, generic_options=_options(self._bounds)
+                self._address,
+                generic_options=_options(self._bounds),
+                **_client_tls(self._address, self._credentials),
             )
-        bearer = b"Bearer " + self._token.reveal().encode()
+        bearer = b"Bearer " + self._credentials.token.reveal().encode()
         options = flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", bearer)])
         command = frames.pack(head, message, payload)
         descriptor = flight.FlightDescriptor.for_command(command)
@@ -102,6 +132,20 @@ class Link:
             self._reader = None
         writer.close()
         return answer
+
+
+def _client_tls(address: Address, credentials: Credentials) -> dict[str, Any]:
+    """The peer must have a certificate of this cluster for the host of its address."""
+    if not address.startswith(TLS):
+        return {}
+    tls = credentials.tls
+    if tls is None:
+        raise CallFailed(Outcome.NOT_DONE, f"{address} needs certificates, and there are none here")
+    return {
+        "tls_root_certs": tls.ca,
+        "cert_chain": tls.certificate,
+        "private_key": tls.key.reveal(),
+    }
 
 
 def _options(bounds: WireBounds) -> list[tuple[str, int]]:
@@ -160,9 +204,3 @@ def _outcome_of(fault: Exception) -> Outcome:
             return Outcome.NOT_DONE
         case _:
             return Outcome.UNKNOWN
-
-
-def _text_of(fault: Exception) -> str:
-    """The first line, without what gRPC says again for its own developers."""
-    text = str(fault).partition(". gRPC client debug context")[0]
-    return text.partition("\n")[0][:300] or type(fault).__name__

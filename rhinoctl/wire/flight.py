@@ -12,11 +12,11 @@ from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.messages import Message, encode
 from rhinoctl.protocol.ports import Address, Buffer, Envelope, Outcome
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.exchange import Link
 from rhinoctl.wire.frames import views
 from rhinoctl.wire.inbox import Inbox
 from rhinoctl.wire.lanes import Ledger, Peer
-from rhinoctl.wire.secret import Secret
 from rhinoctl.wire.server import Listener
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _UNENCODABLE = (CodecError, TypeError, ValueError)
 
 
 class FlightWire:
-    """Messages between processes over Unix sockets or TCP.
+    """Messages between processes over Unix sockets, or over TCP with TLS.
 
     All methods are for one thread, the loop's, but `send` and `reply` may be called from others.
     Buffers of a payload must not be changed after they were given to `send` or `reply`; those of an
@@ -37,17 +37,23 @@ class FlightWire:
     """
 
     def __init__(
-        self, listen: Address | None, token: Secret, *, bounds: WireBounds = DEFAULT_BOUNDS
+        self,
+        listen: Address | None,
+        credentials: Credentials,
+        *,
+        bounds: WireBounds = DEFAULT_BOUNDS,
     ) -> None:
         """Listen, unless `listen` is None. Raises PortInUse, UsageError, UnwritableDirectory."""
-        self._token = token
+        self._credentials = credentials
         self._bounds = bounds
         self._inbox = Inbox(bounds)
         self._ledger = Ledger(self._inbox.post, bounds)
         self._peers: dict[Address, Peer] = {}
         self._lanes: dict[Address, int] = {}
         self._closed = False
-        self._listener = None if listen is None else Listener(listen, token, self._inbox, bounds)
+        self._listener = None
+        if listen is not None:
+            self._listener = Listener(listen, credentials, self._inbox, bounds)
         # At its own exit, pyarrow would wait for every unanswered request. What is registered after
         # its server runs before that.
         atexit.register(self.close)
@@ -131,7 +137,7 @@ class FlightWire:
     def _peer(self, to: Address) -> Peer:
         peer = self._peers.get(to)
         if peer is None:
-            link = partial(Link, to, self._token, self._bounds)
+            link = partial(Link, to, self._credentials, self._bounds)
             lanes = self._lanes.get(to, self._bounds.lanes)
             peer = self._peers.setdefault(to, Peer(to, link, self._ledger, self._bounds, lanes))
         return peer

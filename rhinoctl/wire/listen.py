@@ -37,10 +37,11 @@ class TcpPlace:
 
     host: str
     port: int
+    tls: bool = False
 
     def address(self) -> Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return Address(f"grpc+tcp://{host}:{self.port}")
+        return Address(f"grpc+{'tls' if self.tls else 'tcp'}://{host}:{self.port}")
 
 
 def place_of(address: Address) -> UnixPlace | TcpPlace:
@@ -56,11 +57,13 @@ def place_of(address: Address) -> UnixPlace | TcpPlace:
             )
         return UnixPlace(parts.path)
     with suppress(ValueError):
-        if parts.scheme == "grpc+tcp" and parts.hostname and parts.port is not None:
-            return TcpPlace(parts.hostname, parts.port)
+        tls = parts.scheme == "grpc+tls"
+        if (tls or parts.scheme == "grpc+tcp") and parts.hostname and parts.port is not None:
+            return TcpPlace(parts.hostname, parts.port, tls)
     raise UsageError(
         f"{address} is not an address to listen on",
-        remedy="Write grpc+unix:///path/to/x.sock or grpc+tcp://127.0.0.1:PORT.",
+        remedy="Write grpc+unix:///path/to/x.sock, grpc+tcp://127.0.0.1:PORT or, with"
+        " certificates, grpc+tls://HOST:PORT.",
     )
 
 

@@ -6,6 +6,7 @@ that the server ends first loses its answer now and then (measured: 2 % of calls
 
 import hmac
 import threading
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -18,8 +19,9 @@ from rhinoctl.protocol.messages import Header, Message, RefusalCode, decode
 from rhinoctl.protocol.ports import Address
 from rhinoctl.wire import forks, frames
 from rhinoctl.wire.bounds import WireBounds
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.inbox import Answer, Inbox, refusal
-from rhinoctl.wire.listen import TcpPlace, claimed, place_of, port_in_use
+from rhinoctl.wire.listen import TcpPlace, UnixPlace, claimed, place_of, port_in_use
 from rhinoctl.wire.secret import Secret
 
 
@@ -39,8 +41,19 @@ class Guard(flight.ServerMiddlewareFactory):
 class Handlers(flight.FlightServerBase):
     """Decodes requests, hands them to the inbox and sends the loop's answers back."""
 
-    def __init__(self, address: Address, token: Secret, inbox: Inbox, bounds: WireBounds) -> None:
-        super().__init__(address, middleware={"guard": Guard(token)})
+    def __init__(
+        self,
+        place: UnixPlace | TcpPlace,
+        credentials: Credentials,
+        inbox: Inbox,
+        bounds: WireBounds,
+    ) -> None:
+        """With TLS, nobody gets as far as the guard without a certificate of this cluster."""
+        super().__init__(
+            place.address(),
+            middleware={"guard": Guard(credentials.token)},
+            **_server_tls(place, credentials),
+        )
         self._inbox = inbox
         self._bounds = bounds
 
@@ -92,21 +105,39 @@ def _send(writer: Any, answer: Answer) -> None:
         writer.write_batch(batch)
 
 
+def _server_tls(place: UnixPlace | TcpPlace, credentials: Credentials) -> dict[str, Any]:
+    if isinstance(place, UnixPlace) or not place.tls:
+        return {}
+    tls = credentials.tls
+    if tls is None:
+        raise UsageError(
+            f"listening on {place.address()} needs certificates, and there are none",
+            remedy="give the process its `tls` in its settings, or let it listen on a Unix socket",
+        )
+    return {
+        "tls_certificates": [(tls.certificate, tls.key.reveal())],
+        "root_certificates": tls.ca.encode(),
+        "verify_client": True,
+    }
+
+
 class Listener:
     """A Flight server on an address of its own."""
 
-    def __init__(self, listen: Address, token: Secret, inbox: Inbox, bounds: WireBounds) -> None:
+    def __init__(
+        self, listen: Address, credentials: Credentials, inbox: Inbox, bounds: WireBounds
+    ) -> None:
         """Raises PortInUse, UsageError and UnwritableDirectory."""
         place = place_of(listen)
         if forks.used_before_fork():
             raise UsageError(forks.REFUSAL, remedy="Start the process with spawn or exec.")
         with claimed(place):
             try:
-                self._server = Handlers(place.address(), token, inbox, bounds)
+                self._server = Handlers(place, credentials, inbox, bounds)
             except pa.ArrowException as fault:
                 raise port_in_use(place) from fault
         if isinstance(place, TcpPlace):
-            place = TcpPlace(place.host, self._server.port)
+            place = replace(place, port=self._server.port)
         self.address = place.address()
         self._inbox = inbox
         self._settle_s = bounds.close_s / 2

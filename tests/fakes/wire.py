@@ -25,6 +25,7 @@ from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.messages import Message, Refusal, RefusalCode, decode, encode
 from rhinoctl.protocol.ports import Address, Buffer, Envelope, Outcome
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.exchange import Answer, CallFailed
 from rhinoctl.wire.frames import views
 from rhinoctl.wire.secret import Secret
@@ -34,7 +35,7 @@ PassTime = Callable[[float, Callable[[], bool]], None]
 """Let time pass until a moment, or until a condition holds."""
 
 NOWHERE = Address("")
-TOKEN = Secret("the token of the fake network")
+CREDENTIALS = Credentials(Secret("the token of the fake network"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ class FakeNetwork:
     def wire(
         self,
         listen: Address | None,
-        token: Secret = TOKEN,
+        credentials: Credentials = CREDENTIALS,
         *,
         bounds: WireBounds = DEFAULT_BOUNDS,
         origin: Address = NOWHERE,
@@ -105,7 +106,7 @@ class FakeNetwork:
         """A new wire; raises PortInUse. `origin` names one that does not listen, for cuts."""
         if listen in self._wires:
             raise PortInUse(f"a wire listens on {listen}", remedy="Close it first.")
-        wire = FakeWire(self, listen, token, bounds, listen or origin)
+        wire = FakeWire(self, listen, credentials, bounds, listen or origin)
         if listen is not None:
             self._wires[listen] = wire
         return wire
@@ -116,12 +117,12 @@ class FakeNetwork:
         message: Message,
         payload: Sequence[Buffer] = (),
         *,
-        token: Secret = TOKEN,
+        credentials: Credentials = CREDENTIALS,
         timeout_s: float,
         origin: Address = NOWHERE,
     ) -> Answer:
         """`rhinoctl.wire.call.call` over this network."""
-        wire = self.wire(None, token, origin=origin)
+        wire = self.wire(None, credentials, origin=origin)
         wire.send(address, message, payload, timeout_s=timeout_s)
         envelope = None
         while envelope is None:
@@ -203,7 +204,7 @@ class FakeNetwork:
         if self.is_cut(request.sender.origin, request.to):
             return
         wire = self._wires.get(request.to)
-        if wire is None or wire.token != request.sender.token:
+        if wire is None or wire.credentials != request.sender.credentials:
             why = "nobody listens" if wire is None else "the token is wrong"
             news = Envelope(message=None, outcome=Outcome.NOT_DONE, detail=why)
             self.bring_back(request, request.to, news)
@@ -243,13 +244,13 @@ class FakeWire:
         self,
         network: FakeNetwork,
         listen: Address | None,
-        token: Secret,
+        credentials: Credentials,
         bounds: WireBounds,
         origin: Address,
     ) -> None:
         self.address = NOWHERE if listen is None else listen
         self.origin = origin
-        self.token = token
+        self.credentials = credentials
         self.taken = 0
         self._network = network
         self._bounds = bounds

@@ -24,10 +24,10 @@ from rhinoctl.protocol.ports import Address, Buffer
 from rhinoctl.protocol.sessions import Lineage
 from rhinoctl.spark.outputs import fetch_output
 from rhinoctl.spark.slices import StagePlan, push_rows
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.exchange import Answer
 from rhinoctl.wire.holder import BatchRun
-from rhinoctl.wire.secret import Secret
-from tests.fakes.wire import TOKEN
+from tests.fakes.wire import CREDENTIALS
 from tests.fakes.world_input import Row, Totals, Workload
 from tests.fakes.world_process import Killed, ProcessWire
 
@@ -334,7 +334,7 @@ class Query:
                 plan,
                 self.workload.bound(),
                 pa.Table.from_batches([self.workload.frame(rows)]),
-                token=TOKEN,
+                credentials=CREDENTIALS,
                 channel=channel,
                 task_attempt=number,
                 send=self._send,
@@ -348,7 +348,7 @@ class Query:
         message: m.Message,
         payload: "tuple[Buffer, ...] | list[Buffer]" = (),
         *,
-        token: Secret,
+        credentials: Credentials,
         timeout_s: float,
     ) -> Answer:
         """A call that blocks, as in a Spark task; the others have their turns meanwhile."""
@@ -391,7 +391,7 @@ class Query:
             state.record.id,
             self._lineage.header(),
             {worker: host.address for worker, host in self._world.hosts.items()},
-            TOKEN,
+            CREDENTIALS,
             send=self._send,
             now=self._world.clock.monotonic,
             pause=pause,

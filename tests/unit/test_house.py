@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "control": ("protocol", "state", "wire", *FOUNDATION),
     "spark": ("operators", "protocol", "wire", "control.client", *FOUNDATION),
     "remote": ("protocol", "wire.secret", *FOUNDATION),
-    "config": ("protocol", *FOUNDATION),
+    "config": ("protocol", "wire.secret", *FOUNDATION),
     "playbook": ("protocol", *FOUNDATION),
     "ops": (
         *("control.client", "config", "remote", "playbook", "protocol", "wire.secret"),

@@ -1,4 +1,4 @@
-"""The contract of the Wire port, over Flight (Unix socket and TCP) and over the fake network.
+"""The contract of the Wire port, over Flight (Unix socket, TCP, TLS) and over the fake network.
 
 The tests play all sides in one thread, as `send` and `reply` never block.
 """
@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from rhinoctl.config.authority import make_authority
 from rhinoctl.errors import PortInUse
 from rhinoctl.ids import BatchTime, InstanceId
 from rhinoctl.protocol.messages import (
@@ -23,16 +24,21 @@ from rhinoctl.protocol.messages import (
 )
 from rhinoctl.protocol.ports import Address, Buffer, Envelope, Outcome
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.secret import Secret
 from tests.fakes.clock import FakeClock
+from tests.fakes.tls import certified
 from tests.fakes.wire import FakeNetwork, FakeWire
 
 AnyWire = FlightWire | FakeWire
 
+KINDS = ("unix", "tcp", "tls", "fake")
 HEADER = Header(cluster="c", epoch=3)
 PATIENT_S = 20.0
-TOKEN = Secret("right")
+TLS = certified(make_authority("c"))
+OURS = {kind: Credentials(Secret("right"), TLS if kind == "tls" else None) for kind in KINDS}
+LOOPBACK = {"tcp": "grpc+tcp://127.0.0.1:0", "tls": "grpc+tls://localhost:0"}
 
 
 class Side:
@@ -46,8 +52,8 @@ class Side:
 
     def free_address(self) -> Address:
         """An address on which nobody listens yet."""
-        if self.kind == "tcp":
-            wire = FlightWire(Address("grpc+tcp://127.0.0.1:0"), TOKEN)
+        if self.kind in LOOPBACK:
+            wire = FlightWire(Address(LOOPBACK[self.kind]), OURS[self.kind])
             wire.close()
             return wire.address
         return Address(f"grpc+unix://{self._directory}/{len(self._wires)}.sock")
@@ -55,14 +61,15 @@ class Side:
     def wire(
         self,
         listen: Address | None,
-        token: Secret = TOKEN,
+        credentials: Credentials | None = None,
         bounds: WireBounds = DEFAULT_BOUNDS,
     ) -> AnyWire:
         wire: AnyWire
+        credentials = credentials or OURS[self.kind]
         if self.kind == "fake":
-            wire = self._network.wire(listen, token, bounds=bounds)
+            wire = self._network.wire(listen, credentials, bounds=bounds)
         else:
-            wire = FlightWire(listen, token, bounds=bounds)
+            wire = FlightWire(listen, credentials, bounds=bounds)
         self._wires.append(wire)
         return wire
 
@@ -71,7 +78,7 @@ class Side:
             wire.close()
 
 
-@pytest.fixture(params=["unix", "tcp", "fake"])
+@pytest.fixture(params=KINDS)
 def side(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Side]:
     side = Side(request.param, tmp_path)
     yield side
@@ -303,7 +310,7 @@ def test_a_full_inbox_is_busy(side: Side, client: AnyWire) -> None:
 
 def test_another_token_is_refused(side: Side, server: AnyWire) -> None:
     for payload in ([], [bytes(5 << 20)]):
-        stranger = side.wire(None, Secret("wrong"))
+        stranger = side.wire(None, replace(OURS[side.kind], token=Secret("wrong")))
         stranger.send(server.address, question(), payload, timeout_s=PATIENT_S)
         news = take(stranger)
         assert (news.message, news.outcome) == (None, Outcome.NOT_DONE)

@@ -1,8 +1,9 @@
-"""The HTTP API: every route wants the token, and bad bodies are usage errors."""
+"""The HTTP API: every route wants a token and a role, and bad bodies are usage errors."""
 
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,13 +13,15 @@ from fastapi.routing import APIRoute
 
 from rhinoctl import errors, limits
 from rhinoctl.control.api import build, problem
+from rhinoctl.control.roles import Role, read_tokens
 from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.disks import DiskAction, DiskRequest
 from rhinoctl.wire.secret import Secret
 from tests.unit.control.bench import Bench, registration
 
-TOKEN = "the-token"
+TOKENS = {role: f"the-token-of-a-{role}" for role in Role}
+TOKEN = TOKENS[Role.OPERATOR]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 BODIES: dict[str, Any] = {
@@ -41,6 +44,10 @@ BODIES: dict[str, Any] = {
     "POST /v1/ops/{op}/abort": views.AbortRequest(reason="enough"),
     "POST /v1/ops/{op}/revert": views.RevertRequest(),
 }
+OF_DRIVERS = (
+    "POST /v1/jobs",
+    *(f"POST /v1/jobs/{{name}}/{what}" for what in ("session", "poll", "suspect")),
+)
 WITHOUT_MUST = (
     *(f"POST /v1/jobs/{{name}}/{what}" for what in ("groups", "checkpoint", "verify")),
     "POST /v1/ops/{op}/revert",
@@ -66,7 +73,7 @@ def app() -> Iterator[FastAPI]:
 
     thread = threading.Thread(target=turn)
     thread.start()
-    yield build(controller, Secret(TOKEN))
+    yield build(controller, {role: Secret(token) for role, token in TOKENS.items()})
     over.set()
     thread.join()
 
@@ -126,6 +133,56 @@ def test_without_the_token_nothing_is_answered(
     assert found(response).code == "unauthenticated"
     assert found(response).remedy
     assert TOKEN not in response.text
+
+
+def needed(route: str) -> Role:
+    """What the documentation says (docs/operations/security.md)."""
+    if route.startswith("GET "):
+        return Role.VIEWER
+    return Role.DRIVER if route in OF_DRIVERS else Role.OPERATOR
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_role_may_do_what_it_is_for_and_no_more(app: FastAPI, route: str, role: Role) -> None:
+    """Whether it may is decided before the body is looked at."""
+    answer = send(app, route, b"no json", {"Authorization": f"Bearer {TOKENS[role]}"})
+    refused = answer.status_code >= 400 and found(answer).code == "role-too-low"
+    assert refused is (list(Role).index(role) < list(Role).index(needed(route)))
+    if refused:
+        assert answer.status_code == 403
+        assert needed(route) in found(answer).message
+        assert str(Role.OPERATOR if needed(route) is Role.OPERATOR else Role.DRIVER) in (
+            found(answer).remedy
+        )
+
+
+def tokens_in(directory: Path, **texts: str) -> dict[Role, str]:
+    for name, text in texts.items():
+        (directory / name).write_text(text)
+    return {Role(name): str(directory / name) for name in texts}
+
+
+def test_tokens_are_read_by_role(tmp_path: Path) -> None:
+    assert read_tokens({}) == {}
+    files = tokens_in(tmp_path, viewer="v\n", operator="o\n")
+    assert read_tokens(files) == {Role.VIEWER: Secret("v"), Role.OPERATOR: Secret("o")}
+
+
+@pytest.mark.parametrize(
+    ("texts", "refusal"),
+    [
+        ({"viewer": "v"}, errors.UsageError),
+        ({"viewer": "same", "operator": "same"}, errors.UsageError),
+        ({"operator": "\n"}, errors.Unauthenticated),
+    ],
+    ids=["no operator", "one token for two roles", "empty"],
+)
+def test_tokens_that_make_no_sense(
+    tmp_path: Path, texts: dict[str, str], refusal: type[errors.RhinoError]
+) -> None:
+    with pytest.raises(refusal):
+        read_tokens(tokens_in(tmp_path, **texts))
 
 
 @pytest.mark.parametrize("route", BODIES)

@@ -197,13 +197,13 @@ def test_which_cluster_is_meant(tmp_path: Path) -> None:
     named = str(cluster_in(tmp_path / "named", "named"))
     other = str(cluster_in(tmp_path / "other", "other"))
     state = {"XDG_STATE_HOME": str(tmp_path)}
-    assert locate_controller(None, state) == ("unix:///default", "/default/token")
+    assert locate_controller(None, state)[:2] == ("unix:///default", "/default/token")
     from_environment = {**state, "RHINO_CONTROLLER": other}
-    assert locate_controller(None, from_environment) == ("unix:///other", "/other/token")
-    assert locate_controller(named, from_environment) == ("unix:///named", "/named/token")
+    assert locate_controller(None, from_environment)[:2] == ("unix:///other", "/other/token")
+    assert locate_controller(named, from_environment)[:2] == ("unix:///named", "/named/token")
     at = "http://127.0.0.1:8700"
-    assert locate_controller(at, state) == (at, str(default / "token"))
-    assert locate_controller(at, {**state, "RHINO_TOKEN_FILE": "/t"}) == (at, "/t")
+    assert locate_controller(at, state)[:2] == (at, str(default / "token"))
+    assert locate_controller(at, {**state, "RHINO_TOKEN_FILE": "/t"})[:2] == (at, "/t")
 
 
 def test_no_cluster_and_no_description_of_one(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rhinoctl.protocol import codec
 from rhinoctl.protocol.messages import Header
 from rhinoctl.spark import staging
 from rhinoctl.spark.slices import StagePlan
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.secret import Secret
 
 STEP = WindowAggregate(["k"], {"n": "count"}, time="t", window="10 s")
@@ -40,7 +41,7 @@ def test_a_row_that_is_refused_in_a_task_is_our_error_in_the_driver(
     columns = [pa.array([5], pa.int32()), pa.array([1]), far]
     rows = pa.RecordBatch.from_arrays(columns, names=[KEY_GROUP, "c0", "c1"])
     spec = json.dumps(STEP.bind(FRAME).to_json())
-    push = staging.pusher(spec, Secret("s"), STEP.columns())
+    push = staging.pusher(spec, Credentials(Secret("s")), STEP.columns())
     (told,) = [json.loads(text) for each in push([rows]) for text in each["receipt"].to_pylist()]
     with pytest.raises(UnsupportedOperator, match="time column 't'") as refused:
         staging.raise_refusal(told)

@@ -21,10 +21,11 @@ from rhinoctl.protocol.ports import Address, Envelope, Outcome
 from rhinoctl.wire import frames
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS
 from rhinoctl.wire.call import CallFailed, call
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.secret import Secret
 
-TOKEN = Secret("right")
+OURS = Credentials(Secret("right"))
 MESSAGE = Done(header=Header(cluster="c"))
 PATIENT_S = 20.0
 LOCAL = Address("grpc+tcp://127.0.0.1:0")
@@ -33,9 +34,10 @@ ECHO = """
 import sys
 from rhinoctl.protocol.messages import Done, Header
 from rhinoctl.wire.flight import FlightWire
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.secret import Secret
 
-wire = FlightWire(sys.argv[1], Secret("right"))
+wire = FlightWire(sys.argv[1], Credentials(Secret("right")))
 print(wire.address, flush=True)
 while True:
     envelope = wire.receive(1.0)
@@ -61,7 +63,7 @@ def echo(listen: str) -> Iterator[tuple[Address, "subprocess.Popen[str]"]]:
 
 @pytest.fixture
 def client() -> Iterator[FlightWire]:
-    with FlightWire(None, TOKEN) as wire:
+    with FlightWire(None, OURS) as wire:
         yield wire
 
 
@@ -84,7 +86,7 @@ def test_a_stale_socket_file_is_removed(place: Address, client: FlightWire) -> N
         process.kill()
         process.wait()
     assert Path(place.removeprefix("grpc+unix://")).exists()
-    with FlightWire(place, TOKEN) as server:
+    with FlightWire(place, OURS) as server:
         client.send(place, MESSAGE, timeout_s=PATIENT_S)
         server.reply(take(server), MESSAGE)
         assert take(client).message == MESSAGE
@@ -94,7 +96,7 @@ def test_a_stopped_process_still_holds_its_socket(place: Address) -> None:
     with echo(place) as (_, process):
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(PortInUse) as refused:
-            FlightWire(place, TOKEN)
+            FlightWire(place, OURS)
         assert place.removeprefix("grpc+unix://") in refused.value.message
 
 
@@ -102,7 +104,7 @@ def test_a_file_that_is_no_socket_is_left_alone(place: Address) -> None:
     path = Path(place.removeprefix("grpc+unix://"))
     path.write_text("precious")
     with pytest.raises(PortInUse):
-        FlightWire(place, TOKEN)
+        FlightWire(place, OURS)
     assert path.read_text() == "precious"
 
 
@@ -110,12 +112,12 @@ def test_a_port_in_use_is_named() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortInUse) as refused:
-            FlightWire(Address(f"grpc+tcp://127.0.0.1:{port}"), TOKEN)
+            FlightWire(Address(f"grpc+tcp://127.0.0.1:{port}"), OURS)
         assert str(port) in refused.value.message
 
 
 def test_a_port_may_be_chosen_by_the_system() -> None:
-    with FlightWire(LOCAL, TOKEN) as one, FlightWire(LOCAL, TOKEN) as other:
+    with FlightWire(LOCAL, OURS) as one, FlightWire(LOCAL, OURS) as other:
         assert one.address != other.address
         assert not one.address.endswith(":0")
 
@@ -123,13 +125,13 @@ def test_a_port_may_be_chosen_by_the_system() -> None:
 def test_a_long_path_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 107)
     with pytest.raises(UsageError) as refused:
-        FlightWire(Address(f"grpc+unix://{path}"), TOKEN)
+        FlightWire(Address(f"grpc+unix://{path}"), OURS)
     assert str(path) in refused.value.message
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UnwritableDirectory):
-        FlightWire(Address(f"grpc+unix://{tmp_path}/none/x.sock"), TOKEN)
+        FlightWire(Address(f"grpc+unix://{tmp_path}/none/x.sock"), OURS)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_no_place_to_listen(address: str) -> None:
     with pytest.raises(UsageError):
-        FlightWire(Address(address), TOKEN)
+        FlightWire(Address(address), OURS)
 
 
 # --- peers that hang or die -----------------------------------------------------------------------
@@ -190,7 +192,7 @@ def lanes() -> list[threading.Thread]:
 
 
 def test_closing_leaves_no_thread_and_no_socket(place: Address) -> None:
-    with FlightWire(place, TOKEN) as server, FlightWire(None, TOKEN) as client:
+    with FlightWire(place, OURS) as server, FlightWire(None, OURS) as client:
         for _ in range(8):
             client.send(place, MESSAGE, [bytes(100_000)], timeout_s=PATIENT_S)
         for _ in range(2):
@@ -204,7 +206,7 @@ def test_closing_leaves_no_thread_and_no_socket(place: Address) -> None:
 
 def test_an_answer_given_before_closing_arrives(client: FlightWire) -> None:
     for _ in range(20):
-        server = FlightWire(LOCAL, TOKEN)
+        server = FlightWire(LOCAL, OURS)
         client.send(server.address, MESSAGE, timeout_s=PATIENT_S)
         server.reply(take(server), MESSAGE, [bytes(1 << 20)])
         server.close()
@@ -213,7 +215,7 @@ def test_an_answer_given_before_closing_arrives(client: FlightWire) -> None:
 
 def test_idle_lanes_end_and_come_back() -> None:
     bounds = replace(DEFAULT_BOUNDS, lane_idle_s=0.05)
-    with FlightWire(LOCAL, TOKEN) as server, FlightWire(None, TOKEN, bounds=bounds) as client:
+    with FlightWire(LOCAL, OURS) as server, FlightWire(None, OURS, bounds=bounds) as client:
         for _ in range(3):
             client.send(server.address, MESSAGE, timeout_s=PATIENT_S)
             server.reply(take(server), MESSAGE)
@@ -236,7 +238,7 @@ def test_a_call_and_its_answer(place: Address) -> None:
     payload = [b"a" * 100, bytes(3 << 20)]
     with echo(place):
         for _ in range(3):
-            message, back = call(place, MESSAGE, payload, token=TOKEN, timeout_s=PATIENT_S)
+            message, back = call(place, MESSAGE, payload, credentials=OURS, timeout_s=PATIENT_S)
             assert message == Done(header=Header(cluster="echo"))
             assert [bytes(view) for view in back] == payload
 
@@ -244,7 +246,7 @@ def test_a_call_and_its_answer(place: Address) -> None:
 def test_a_call_finds_a_restarted_peer(place: Address) -> None:
     for _ in range(3):
         with echo(place):
-            assert call(place, MESSAGE, token=TOKEN, timeout_s=PATIENT_S)
+            assert call(place, MESSAGE, credentials=OURS, timeout_s=PATIENT_S)
 
 
 def test_a_call_from_many_threads(place: Address) -> None:
@@ -252,7 +254,7 @@ def test_a_call_from_many_threads(place: Address) -> None:
 
     def work() -> None:
         for n in range(20):
-            _, back = call(place, MESSAGE, [bytes([n])], token=TOKEN, timeout_s=PATIENT_S)
+            _, back = call(place, MESSAGE, [bytes([n])], credentials=OURS, timeout_s=PATIENT_S)
             answers.append(back[0][0])
 
     with echo(place):
@@ -265,14 +267,14 @@ def test_a_call_from_many_threads(place: Address) -> None:
 
 
 def test_calls_that_fail(place: Address) -> None:
-    def outcome(token: Secret = TOKEN, timeout_s: float = PATIENT_S) -> Outcome:
+    def outcome(credentials: Credentials = OURS, timeout_s: float = PATIENT_S) -> Outcome:
         with pytest.raises(CallFailed) as failed:
-            call(place, MESSAGE, token=token, timeout_s=timeout_s)
+            call(place, MESSAGE, credentials=credentials, timeout_s=timeout_s)
         return failed.value.outcome
 
     assert outcome() is Outcome.NOT_DONE
-    with FlightWire(place, TOKEN) as server:
-        assert outcome(token=Secret("wrong")) is Outcome.NOT_DONE
+    with FlightWire(place, OURS) as server:
+        assert outcome(credentials=Credentials(Secret("wrong"))) is Outcome.NOT_DONE
         assert server.receive(0.0) is None
         assert outcome(timeout_s=0.3) is Outcome.UNKNOWN
 
@@ -282,10 +284,12 @@ def test_a_child_of_a_process_that_has_called_is_refused_and_does_not_hang(place
 import os, sys
 from rhinoctl.protocol.messages import Done, Header
 from rhinoctl.wire.call import CallFailed, call
+from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.secret import Secret
 
 def once():
-    call(sys.argv[1], Done(header=Header(cluster="c")), token=Secret("right"), timeout_s=20.0)
+    ours = Credentials(Secret("right"))
+    call(sys.argv[1], Done(header=Header(cluster="c")), credentials=ours, timeout_s=20.0)
 
 early = os.fork()
 if early == 0:
@@ -331,7 +335,7 @@ RIGHT = (b"authorization", b"Bearer right")
     ids=["none", "bare", "empty", "twice"],
 )
 def test_who_has_no_token_gets_nothing(headers: tuple[tuple[bytes, bytes], ...]) -> None:
-    with FlightWire(LOCAL, TOKEN) as server:
+    with FlightWire(LOCAL, OURS) as server:
         with pytest.raises(flight.FlightUnauthenticatedError):
             exchange(server.address, b"", *headers)
         with (
@@ -347,7 +351,7 @@ def test_who_has_no_token_gets_nothing(headers: tuple[tuple[bytes, bytes], ...])
     ids=["empty", "nonsense", "no-message"],
 )
 def test_what_is_no_message_is_refused_without_the_loop(command: bytes) -> None:
-    with FlightWire(LOCAL, TOKEN) as server:
+    with FlightWire(LOCAL, OURS) as server:
         _, body, _ = frames.unpack(exchange(server.address, command, RIGHT))
         refusal = decode(body)
         assert isinstance(refusal, Refusal)
@@ -374,19 +378,19 @@ def half_a_request(address: Address) -> Iterator[None]:
 
 
 def test_a_caller_that_stops_within_its_payload_does_not_hold_up_closing(place: Address) -> None:
-    server = FlightWire(place, TOKEN)
+    server = FlightWire(place, OURS)
     with half_a_request(place):
         before = monotonic()
         server.close()
         assert monotonic() - before < DEFAULT_BOUNDS.close_s + 1
-        FlightWire(place, TOKEN).close()
+        FlightWire(place, OURS).close()
     for thread in threads_of_wires():
         thread.join(PATIENT_S)
     assert not threads_of_wires()
 
 
 def test_a_caller_that_leaves_within_its_payload_leaves_nothing(client: FlightWire) -> None:
-    with FlightWire(LOCAL, TOKEN, bounds=replace(DEFAULT_BOUNDS, inbox_max=1)) as server:
+    with FlightWire(LOCAL, OURS, bounds=replace(DEFAULT_BOUNDS, inbox_max=1)) as server:
         with half_a_request(server.address):
             pass
         request = None
@@ -398,4 +402,4 @@ def test_a_caller_that_leaves_within_its_payload_leaves_nothing(client: FlightWi
 
 def test_the_token_is_not_in_what_is_printed(client: FlightWire) -> None:
     client.send(Address("grpc+tcp://127.0.0.1:1"), MESSAGE, timeout_s=PATIENT_S)
-    assert TOKEN.reveal() not in repr(take(client)) + repr(vars(client))
+    assert OURS.token.reveal() not in repr(take(client)) + repr(vars(client))
