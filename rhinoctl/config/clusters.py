@@ -4,7 +4,6 @@ A directory for each cluster, of mode 0700, every file in it 0600:
 
     authority.json   identity, certificate authority with its key, tokens
     issued/          each certificate with its key, and for which hosts it was issued
-    inventory.yml    the inventory that was deployed last
     runs/            what each deployment did (`rhinoctl.config.runs`)
     cluster.json, …  access of whoever types commands here; `driver/` and `viewer/` likewise
 
@@ -34,7 +33,6 @@ from rhinoctl.wire.secret import Secret
 
 FORMAT: Final = 1
 AUTHORITY: Final = "authority.json"
-INVENTORY: Final = "inventory.yml"
 RUNS: Final = "runs"
 
 API_ROLES: Final = ("operator", "driver", "viewer")
@@ -77,6 +75,11 @@ class ClusterHome:
         self.directory = directory
         self.cluster = cluster
         self._now = now
+
+    @property
+    def runs(self) -> Path:
+        """Where the accounts of its runs are."""
+        return self.directory / RUNS
 
     def claimed(self) -> AbstractContextManager[None]:
         """Be the only command that changes this cluster's hosts. Raises Busy."""

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Final
 
 from rhinoctl.config.backup import STORE
-from rhinoctl.config.inventory import CONTROLLER, Controller, Inventory, Worker
+from rhinoctl.config.inventory import CONTROLLER, Controller, Inventory, Limits, Worker
 from rhinoctl.errors import DiskNotMounted, ForeignManifest
 from rhinoctl.protocol import codec
 
@@ -392,8 +392,7 @@ def target_of(
 ) -> HostTarget:
     """All that a host is to have."""
     top = inventory.install_dir
-    directories = [Directory(path=top, mode=INSTALL_MODE)]
-    directories += [Directory(path=posixpath.join(top, name)) for name in ("run", "log")]
+    directories = [Directory(path=top, mode=INSTALL_MODE), Directory(path=run_directory(inventory))]
     directories += [Directory(path=posixpath.join(top, role.value)) for role in place.roles]
     directories += [Directory(path=path, state=True) for path in place.state()]
     return HostTarget(
@@ -422,7 +421,7 @@ def _service(
     else:
         assert place.worker is not None
         own = _agent_settings(inventory, place.worker)
-    settings = posixpath.join(home, "settings.json")
+    settings = settings_path(inventory, role)
     contents = {
         settings: codec.dumps({**shared, **own}),
         paths["ca.crt"]: papers.ca,
@@ -430,15 +429,35 @@ def _service(
         paths["tls.key"]: papers.key,
         **{tokens[role]: content for role, content in papers.tokens.items()},
     }
-    bounds = place.worker.limits if role is Role.AGENT and place.worker else None
+    bounds = bounds_of(place, role)
     return ServiceTarget(
         role=role,
-        name=f"rhinoctl-{inventory.cluster}-{role.value}",
+        name=service_name(inventory, role),
         settings=settings,
         files=tuple(ManagedFile(path=path, content=data) for path, data in contents.items()),
-        memory_mb=bounds.memory_mb if bounds else None,
-        cpus=bounds.cpus if bounds else None,
+        memory_mb=bounds.memory_mb,
+        cpus=bounds.cpus,
     )
+
+
+def service_name(inventory: Inventory, role: Role) -> str:
+    """What a process is called among the services of its host."""
+    return f"rhinoctl-{inventory.cluster}-{role.value}"
+
+
+def settings_path(inventory: Inventory, role: Role) -> str:
+    """The file that a process is started with."""
+    return posixpath.join(inventory.install_dir, role.value, "settings.json")
+
+
+def run_directory(inventory: Inventory) -> str:
+    """Sockets, and what is known of processes and their logs; it outlives a restart of the host."""
+    return posixpath.join(inventory.install_dir, "run")
+
+
+def bounds_of(place: Place, role: Role) -> Limits:
+    """What a process may take of its host."""
+    return place.worker.limits if role is Role.AGENT and place.worker is not None else Limits()
 
 
 def _controller_settings(
@@ -464,7 +483,7 @@ def _agent_settings(inventory: Inventory, worker: Worker) -> Mapping[str, object
         "worker": worker.id,
         "disk": first,
         "disks": others,
-        "run": posixpath.join(inventory.install_dir, "run"),
+        "run": run_directory(inventory),
         "listen": everywhere(
             "grpc+tls", worker.address or worker.host, worker.port or inventory.ports.agent
         ),

@@ -169,10 +169,10 @@ def _deploy(
     open_fleet: OpenFleet,
     resumes: str = "",
 ) -> DeployView:
-    wanted = cluster.named(request.limit)
+    wanted = cluster.selected(request.limit)
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
         deployment = Deployment(cluster, fleet, progress)
-        deployment.look(place.host for place in wanted.values())
+        deployment.look(wanted)
         view = replace(deployment.view(), dry_run=request.dry_run)
         if request.dry_run or not deployment.unfinished():
             return view
@@ -289,25 +289,22 @@ class Deployment:
     def _start_agents(self) -> None:
         """Those that do not run all at once; those that do one after the other, so that no more
         than one worker is away at a time."""
-        hosts = [name for name in self._with_steps() if Role.AGENT in self._roles(name)]
-        starting = [name for name in hosts if self._starts(name, Role.AGENT)]
-        for name in set(hosts) - set(starting):
-            self._finish(name)
+        starting = [name for name in self._with_steps() if self._starts(name, Role.AGENT)]
         if starting:
             silent = self._health.controller_is_silent()
             if silent is not None:
                 for name in starting:
                     self._fail(name, _not_tried(name, silent))
                 return
-        again = [name for name in starting if self._plans[name].restarts]
+        again = [name for name in starting if self._starts(name, Role.AGENT, anew=True)]
         start = partial(self._start, role=Role.AGENT)
         self._at_once([name for name in starting if name not in again], start)
         for name in again:
             self._at_once([name], start)
 
-    def _starts(self, name: str, role: Role) -> bool:
+    def _starts(self, name: str, role: Role, *, anew: bool = False) -> bool:
         return any(
-            isinstance(step, StartService) and step.service.role is role
+            isinstance(step, StartService) and step.service.role is role and step.anew >= anew
             for step in self._plans[name].steps
         )
 
@@ -315,10 +312,7 @@ class Deployment:
         return self._cluster.places[name].roles
 
     def _at_once(self, hosts: Iterable[str], do: Callable[[Host], None]) -> None:
-        wanted = list(hosts)
-        for name, outcome in self._fleet.each(self._kept(do), wanted).items():
-            if isinstance(outcome, RhinoError) and name not in self._faults:
-                self._fail(name, outcome)
+        self._fleet.each(self._kept(do), hosts)
 
     def _kept(self, do: Callable[[Host], None]) -> Callable[[Host], None]:
         """The same with every command written down, and none begun after Ctrl-C."""
@@ -335,28 +329,29 @@ class Deployment:
         return on
 
     def _prepare(self, host: Host) -> None:
-        """All that no process notices."""
+        """All that no process notices; with nothing to start, that is all there is."""
+        starts = [role for role in Role if self._starts(host.name, role)]
         for step in self._plans[host.name].steps:
-            if not isinstance(step, SwitchEnvironment | StartService):
+            if not isinstance(step, StartService) and not (
+                starts and isinstance(step, SwitchEnvironment)
+            ):
                 self._do(host, step)
-        if not any(isinstance(s, StartService) for s in self._plans[host.name].steps):
-            for step in self._plans[host.name].steps:
-                if isinstance(step, SwitchEnvironment):
-                    self._do(host, step)
+        if not starts:
             self._finish(host.name)
 
     def _start(self, host: Host, role: Role) -> None:
-        """Start the process of a role, and wait until it does its part."""
-        last = self._roles(host.name)[-1]
+        """Start the process of a role, and wait until it does its part. The release is switched
+        just before, since an agent that still runs must not start instances of another one."""
+        first, *others = [each for each in Role if self._starts(host.name, each)]
         for step in self._plans[host.name].steps:
-            if isinstance(step, SwitchEnvironment):
-                self._do(host, step)  # the second time there is nothing to do
+            if isinstance(step, SwitchEnvironment) and role is first:
+                self._do(host, step)
             elif isinstance(step, StartService) and step.service.role is role:
                 self._do(host, step)
         with self._step(host.name, f"wait for the {role.value}"):
             process = self._looked[host.name].processes[role]
             self._health.wait(host, process, self._cluster.places[host.name], role)
-        if role is last or not self._starts(host.name, last):
+        if role is [first, *others][-1]:
             self._finish(host.name)
 
     def _do(self, host: Host, step: Step) -> None:
@@ -365,7 +360,6 @@ class Deployment:
             cluster=self._cluster,
             looked=looked,
             environment=self._environments[host.name],
-            progress=self._progress.at,
         )
         with self._step(host.name, words(step)):
             perform(step, host, tools)

@@ -21,7 +21,7 @@ from rhinoctl.config.deployment import (
     places,
     target_of,
 )
-from rhinoctl.config.inventory import Inventory, invalid, parse_inventory, read_inventory
+from rhinoctl.config.inventory import CONTROLLER, Inventory, invalid, parse_inventory, read_inventory
 from rhinoctl.control.client import local_directory
 from rhinoctl.errors import HostUnfit, RhinoError, UnknownHost
 from rhinoctl.ops.check import parts_of
@@ -30,7 +30,7 @@ from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import HostFacts, ask_facts
 from rhinoctl.remote.host import Host
-from rhinoctl.remote.services import ServiceState
+from rhinoctl.remote.supervised import ServiceState
 
 WHILE_RUNNING: Final = frozenset({"platform", "python", "user", "machine"})
 """Checks that stop a deployment also where our processes run already; the others have a start that
@@ -55,23 +55,35 @@ class Deployed:
     home: ClusterHome
     places: Mapping[str, Place]
 
-    def named(self, hosts: Iterable[str]) -> dict[str, Place]:
-        """The hosts that are meant, all without a name. Raises UnknownHost."""
-        wanted = dict.fromkeys(hosts)
-        return {name: self.place(name) for name in wanted} if wanted else dict(self.places)
+    def selected(self, names: Iterable[str]) -> dict[str, tuple[Role, ...]]:
+        """The hosts and processes that are meant, all without a name: `controller`, a worker, or
+        what is on a host. Raises UnknownHost."""
+        wanted = list(dict.fromkeys(names))
+        found: dict[str, set[Role]] = {}
+        for name in wanted:
+            for place, role in self._called(name):
+                found.setdefault(place.host, set()).add(role)
+        if not wanted:
+            found = {name: set(place.roles) for name, place in self.places.items()}
+        return {
+            name: tuple(role for role in place.roles if role in found[name])
+            for name, place in self.places.items()
+            if name in found
+        }
 
-    def place(self, host: str) -> Place:
-        """A host, by the worker's name, its own, or `controller`. Raises UnknownHost."""
+    def _called(self, name: str) -> list[tuple[Place, Role]]:
+        found = []
         for place in self.places.values():
-            names = {place.host}
-            names |= {place.worker.host} if place.worker else set()
-            names |= {place.controller.host, Role.CONTROLLER.value} if place.controller else set()
-            if host in names:
-                return place
-        raise UnknownHost(
-            f"no host {host} is in {self.file}",
-            remedy=f"there are {', '.join(self.places)}",
-        )
+            if place.controller and name in (CONTROLLER, place.controller.host):
+                found.append((place, Role.CONTROLLER))
+            if place.worker and name in (place.worker.id, place.worker.host):
+                found.append((place, Role.AGENT))
+        if not found:
+            raise UnknownHost(
+                f"no host {name} is in {self.file}",
+                remedy=f"there are {', '.join(dict.fromkeys([CONTROLLER, *self.places]))}",
+            )
+        return found
 
 
 def read_deployed(file: Path) -> Deployed:
@@ -125,10 +137,7 @@ def look(host: Host, cluster: Deployed, target: HostTarget) -> Looked:
         [each.path for each in target.directories],
         [each.path for each in target.files()],
     )
-    processes = {
-        service.role: process_of(service, cluster.inventory, place, facts)
-        for service in target.services
-    }
+    processes = {role: process_of(cluster.inventory, place, role, facts) for role in place.roles}
     return Looked(
         place=place,
         facts=facts,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Event
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
@@ -23,6 +23,8 @@ class Fleet(Generic[H]):
     def __init__(self, hosts: Mapping[str, H], jumps: Mapping[str, BoundedSemaphore]) -> None:
         self._hosts = dict(hosts)
         self._jumps = jumps
+        self.interrupted = Event()
+        """Set by Ctrl-C: whoever does several things with a host begins no other."""
 
     def __enter__(self) -> Self:
         return self
@@ -47,6 +49,7 @@ class Fleet(Generic[H]):
             try:
                 wait(asked.values())
             except KeyboardInterrupt:
+                self.interrupted.set()
                 # Threads end with their connections; those that have not begun never do.
                 pool.shutdown(wait=False, cancel_futures=True)
                 for host in self._hosts.values():

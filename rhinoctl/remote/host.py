@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from threading import Event
 from typing import BinaryIO, Protocol
 
-from rhinoctl.errors import CommandFailed
+from rhinoctl.errors import CommandFailed, HostLost
 
 SHOWN: int = 400
 """Characters of a command's complaint that an error shows, from its end."""
@@ -176,6 +177,30 @@ class Untouched:
             return self._host.run(command)
         self._tell(self.name, command)
         return Done(0, b"", b"")
+
+    def close(self) -> None:
+        self._host.close()
+
+
+class Stoppable:
+    """A host on which no command is begun any more once `stopped` is set: what runs then ends with
+    its connection. Raises HostLost."""
+
+    def __init__(self, host: Host, stopped: Event) -> None:
+        self._host = host
+        self._stopped = stopped
+
+    @property
+    def name(self) -> str:
+        return self._host.name
+
+    def run(self, command: Command) -> Done:
+        if self._stopped.is_set():
+            raise HostLost(
+                f"{self.name}: interrupted before it was to {command.what}",
+                remedy="repeat the command: it goes on where this one stopped",
+            )
+        return self._host.run(command)
 
     def close(self) -> None:
         self._host.close()

@@ -1,0 +1,172 @@
+"""``rhinoctl deploy``, ``replay`` and ``undeploy``: a cluster on the hosts of an inventory."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rhinoctl.cli.options import (
+    AcceptNew,
+    AskPassword,
+    InventoryFile,
+    Json,
+    confirm,
+    ends,
+)
+from rhinoctl.errors import Exit, UsageError
+from rhinoctl.ops import deploy as ops
+from rhinoctl.ops import undeploy as undeploying
+from rhinoctl.ops.deployed import read_deployed
+from rhinoctl.ops.hosts import login_of
+from rhinoctl.ops.inventory import USUAL_FILE
+from rhinoctl.ops.running import hosts_of
+from rhinoctl.render.deploy import (
+    DeployProgress,
+    deploy_table,
+    plan_table,
+    undeploy_table,
+)
+from rhinoctl.render.output import console_of, emit, say
+
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Do not ask before processes are restarted that run.")
+]
+
+
+def deploy(
+    inventory: InventoryFile = USUAL_FILE,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="HOST", help="Only these hosts; once for each."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan; exit 10 if it has steps.")
+    ] = False,
+    yes: Yes = False,
+    accept_new: AcceptNew = False,
+    ask_password: AskPassword = False,
+    as_json: Json = False,
+) -> int:
+    """Bring the hosts of an inventory to what it says, and the cluster up.
+
+    The plan is shown first. What is as it is to be is left alone, so that the command can be
+    repeated, and goes on where another stopped. How it goes is in docs/operations/install.md.
+    """
+    request = ops.DeployRequest(
+        inventory=inventory, limit=hosts_of(limit or ()), dry_run=dry_run
+    )
+    with DeployProgress() as progress:
+        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+        view = ops.deploy(request, login, progress, lambda plan: _agree(plan, progress, yes))
+    return _end(view, as_json)
+
+
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as `deploy` said it.")],
+    yes: Yes = False,
+    accept_new: AcceptNew = False,
+    ask_password: AskPassword = False,
+    as_json: Json = False,
+) -> int:
+    """Go on with a deployment that stopped, with the inventory that it was begun with.
+
+    Hosts are looked at again, and what is done is not repeated.
+    """
+    with DeployProgress() as progress:
+        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+        view = ops.resume(run, login, progress, lambda plan: _agree(plan, progress, yes))
+    return _end(view, as_json)
+
+
+def _agree(plan: ops.DeployView, progress: DeployProgress, yes: bool) -> None:
+    """Show the plan, and ask if a process is to be restarted that jobs may need."""
+    progress.pause()
+    console_of(sys.stderr).print(plan_table(plan))
+    again = [host.host for host in plan.hosts if host.restarts]
+    if again:
+        confirm(f"Restart what runs on {', '.join(again)}?", yes=yes)
+    progress.resume()
+
+
+def _end(view: ops.DeployView, as_json: bool) -> int:
+    emit(view, as_json, plan_table if view.dry_run else deploy_table)
+    return ops.exit_of(view)
+
+
+def undeploy(
+    inventory: InventoryFile = USUAL_FILE,
+    wipe_data: Annotated[
+        bool, typer.Option("--wipe-data", help="Remove the state of all jobs, too, for good.")
+    ] = False,
+    confirmed: Annotated[
+        str | None,
+        typer.Option(
+            "--confirm",
+            metavar="NAME",
+            help="The cluster's name, instead of being asked for it.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_new: AcceptNew = False,
+    ask_password: AskPassword = False,
+    as_json: Json = False,
+) -> int:
+    """End a cluster and remove everything that was put on its hosts.
+
+    The state of jobs stays where it is unless --wipe-data is given, and a later deployment finds
+    it again.
+    """
+    name = confirmed if confirmed is not None else _asked(inventory, wipe_data)
+    request = undeploying.UndeployRequest(
+        inventory=inventory, confirmed=name, wipe_data=wipe_data
+    )
+    login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
+    view = undeploying.undeploy(request, login, say)
+    emit(view, as_json, undeploy_table)
+    return undeploying.exit_of(view)
+
+
+def _asked(inventory: InventoryFile, wipe_data: bool) -> str:
+    cluster = read_deployed(inventory)
+    hosts = ", ".join(cluster.places)
+    data = "and the state of all jobs" if wipe_data else "but not the state of jobs"
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no terminal to ask for the cluster's name on", remedy="add --confirm NAME"
+        )
+    say(f"everything of rhinoctl will be removed from {hosts}, {data}.")
+    return str(typer.prompt("Type the cluster's name", err=True))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put the verbs into the command line."""
+    codes = (Exit.REFUSED, Exit.BUSY, Exit.PARTIAL)
+    notes = {"partial": "hosts failed or were not reached; the others are done"}
+    busy = "another command is at work on the hosts"
+    app.command(
+        **ends(
+            "rhinoctl deploy --inventory inventory.yml --dry-run\nrhinoctl deploy --limit w4",
+            *(*codes, Exit.HAS_CHANGES),
+            busy=busy,
+            refused="a host that is not in the inventory",
+            **notes,
+        )
+    )(deploy)
+    app.command(
+        **ends(
+            "rhinoctl replay 20260314-150926-5f3a",
+            *codes,
+            busy=f"another inventory was deployed since, or {busy}",
+            refused="no such run",
+            **notes,
+        )
+    )(replay)
+    app.command(
+        **ends(
+            "rhinoctl undeploy\nrhinoctl undeploy --wipe-data --confirm clicks",
+            *codes,
+            busy=busy,
+            refused="another name was typed",
+            partial="something may be left on a host",
+        )
+    )(undeploy)

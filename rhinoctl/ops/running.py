@@ -1,0 +1,342 @@
+"""What runs on a cluster's hosts: listed, started, ended, started anew, and its logs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from rhinoctl.config.deployment import Role, check_identity
+from rhinoctl.errors import Exit, NotRunning, RhinoError
+from rhinoctl.ops.deployed import Deployed, read_deployed
+from rhinoctl.ops.hosts import fleet_of
+from rhinoctl.ops.processes import Process, process_of
+from rhinoctl.ops.steps import Health
+from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
+from rhinoctl.remote.facts import ask_facts
+from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.host import Command, Host
+from rhinoctl.remote.ssh import Login
+
+T = TypeVar("T")
+
+Tell = Callable[[str], object]
+OpenFleet = Callable[..., Fleet[Host]]
+Selected = Mapping[str, tuple[Role, ...]]
+
+AGENTS_LAST: Final = (Role.CONTROLLER, Role.AGENT)
+"""The controller is first to start, since agents report to it, and first to end, so that it does not
+take a cluster that is ended for one that fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """A process of a host; `since` is in seconds of the epoch, None if it does not run. `words` are
+    the last that one said that does not stay."""
+
+    host: str
+    role: str
+    release: str
+    kind: str
+    running: bool
+    pid: int = 0
+    since: float | None = None
+    restarts: int = 0
+    exit_code: int | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFault:
+    """A host of which nothing is known, or on which what was asked for was not done."""
+
+    host: str
+    code: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsView:
+    """The processes of a cluster's hosts."""
+
+    file: str
+    cluster: str
+    processes: tuple[ProcessView, ...]
+    faults: tuple[HostFault, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogView:
+    """The end of a process's log."""
+
+    host: str
+    role: str
+    lines: tuple[str, ...]
+
+
+def exit_of(view: HostsView) -> Exit:
+    """Partial if a host could not be asked, or what was asked for was not done there."""
+    return Exit.PARTIAL if view.faults else Exit.DONE
+
+
+def exit_of_list(view: HostsView) -> Exit:
+    """Degraded if a process does not run."""
+    if view.faults:
+        return Exit.PARTIAL
+    return Exit.DONE if all(each.running for each in view.processes) else Exit.DEGRADED
+
+
+# --- the verbs -----------------------------------------------------------------------------------
+
+
+def list_hosts(
+    file: Path, names: Sequence[str], login: Login, open_fleet: OpenFleet = fleet_of
+) -> HostsView:
+    """The processes as they are. Raises NoInventory, InvalidInventory, UnknownHost."""
+    cluster = read_deployed(file)
+    with open_fleet(cluster.inventory, login) as fleet:
+        return _view(cluster, fleet, cluster.selected(names), {})
+
+
+def start(
+    file: Path, names: Sequence[str], login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+) -> HostsView:
+    """Start what does not run, and wait until it does its part. Raises what `list_hosts` does, and
+    Busy."""
+
+    def on(host: Host, process: Process, at: "At") -> None:
+        if not process.state(host).running:
+            tell(f"{host.name}: starting the {at.role.value}")
+            process.start(host)
+        at.health.wait(host, process, at.cluster.places[host.name], at.role)
+
+    return _change(file, names, login, on, open_fleet)
+
+
+def stop(
+    file: Path, names: Sequence[str], login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+) -> HostsView:
+    """End what runs, an agent's instances, too. Raises what `list_hosts` does, and Busy."""
+
+    def on(host: Host, process: Process, at: "At") -> None:
+        tell(f"{host.name}: ending the {at.role.value}")
+        process.stop(host)
+
+    return _change(file, names, login, on, open_fleet)
+
+
+def restart(
+    file: Path, names: Sequence[str], login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+) -> HostsView:
+    """End and start one process after the other, each until it does its part; the first that does
+    not ends it. Raises what `list_hosts` does, and Busy."""
+
+    def on(host: Host, process: Process, at: "At") -> None:
+        tell(f"{host.name}: restarting the {at.role.value}")
+        process.stop(host)
+        process.start(host)
+        at.health.wait(host, process, at.cluster.places[host.name], at.role)
+
+    return _change(file, names, login, on, open_fleet, rolling=True)
+
+
+def read_logs(
+    file: Path, name: str, lines: int, login: Login, open_fleet: OpenFleet = fleet_of
+) -> LogView:
+    """The end of the log of a host's process: its agent's, unless the controller is named. Raises
+    UnknownHost, and HostError's leaves."""
+    cluster = read_deployed(file)
+    ((host, roles),) = list(cluster.selected([name]).items())[:1]
+
+    def look(there: Host) -> LogView:
+        process, _ = _process(there, cluster, roles[-1])
+        return LogView(host=host, role=roles[-1].value, lines=process.logs(there, lines))
+
+    with open_fleet(cluster.inventory, login) as fleet:
+        found = fleet.each(look, [host])[host]
+    if isinstance(found, RhinoError):
+        raise found
+    return found
+
+
+# --- running commands ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """A command on a host: how it ended and what it printed."""
+
+    host: str
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecView:
+    """A command on many hosts."""
+
+    command: str
+    hosts: tuple[Executed, ...]
+    faults: tuple[HostFault, ...]
+
+
+def execute(
+    file: Path,
+    names: Sequence[str],
+    command: Command,
+    login: Login,
+    open_fleet: OpenFleet = fleet_of,
+) -> ExecView:
+    """Run a command on hosts, all at once. Raises NoInventory, InvalidInventory, UnknownHost."""
+    cluster = read_deployed(file)
+
+    def run(host: Host) -> Executed:
+        done = host.run(command)
+        return Executed(
+            host=host.name,
+            exit_code=done.exit_code,
+            stdout=done.text,
+            stderr=done.stderr.decode("utf-8", "replace"),
+        )
+
+    with open_fleet(cluster.inventory, login) as fleet:
+        found = fleet.each(run, cluster.selected(names))
+    return ExecView(
+        command=str(command),
+        hosts=tuple(each for each in found.values() if isinstance(each, Executed)),
+        faults=faults_of(found),
+    )
+
+
+def exit_of_exec(view: ExecView) -> Exit:
+    """Partial if it failed anywhere."""
+    failed = view.faults or any(each.exit_code for each in view.hosts)
+    return Exit.PARTIAL if failed else Exit.DONE
+
+
+# --- how -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    """Where a process is that is dealt with."""
+
+    cluster: Deployed
+    role: Role
+    health: Health
+
+
+Do = Callable[[Host, Process, At], None]
+
+
+def _change(
+    file: Path,
+    names: Sequence[str],
+    login: Login,
+    do: Do,
+    open_fleet: OpenFleet,
+    *,
+    rolling: bool = False,
+) -> HostsView:
+    """Do something with processes, the controller before the agents; `rolling`: one by one."""
+    cluster = read_deployed(file)
+    selected = cluster.selected(names)
+    _check_deployed(cluster)
+    faults: dict[str, RhinoError] = {}
+    with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
+        health = Health(cluster, fleet.interrupted)
+        for role in AGENTS_LAST:
+            at = At(cluster=cluster, role=role, health=health)
+            hosts = [name for name, roles in selected.items() if role in roles]
+            for group in [[name] for name in hosts] if rolling else [hosts]:
+                found = fleet.each(_on(cluster, do, at), [n for n in group if n not in faults])
+                faults |= {n: each for n, each in found.items() if isinstance(each, RhinoError)}
+                if rolling and faults:
+                    break
+            if rolling and faults:
+                break
+        return _view(cluster, fleet, selected, faults)
+
+
+def _on(cluster: Deployed, do: Do, at: At) -> Callable[[Host], None]:
+    def on(host: Host) -> None:
+        process, _ = _process(host, cluster, at.role)
+        do(host, process, at)
+
+    return on
+
+
+def _check_deployed(cluster: Deployed) -> None:
+    if cluster.home.read() is None:
+        raise NotRunning(
+            f"cluster {cluster.inventory.cluster} was not deployed from this machine",
+            remedy="`rhinoctl deploy` it, or type this where it was deployed",
+        )
+
+
+def _process(host: Host, cluster: Deployed, role: Role) -> tuple[Process, DeployedFacts]:
+    """A process of a host that is the cluster's. Raises ForeignManifest, NotRunning."""
+    place, top = cluster.places[host.name], cluster.inventory.install_dir
+    deployed = ask_deployed(host, top, (), ())
+    known = cluster.home.read()
+    identity = known.identity if known else f"{cluster.inventory.cluster}, not deployed from here"
+    check_identity(host.name, top, identity, deployed.identity)
+    if not deployed.identity or not deployed.current:
+        raise NotRunning(
+            f"{host.name}: nothing is deployed there", remedy="`rhinoctl deploy` begins with it"
+        )
+    return process_of(cluster.inventory, place, role, ask_facts(host, (), ())), deployed
+
+
+def _view(
+    cluster: Deployed, fleet: Fleet[Host], selected: Selected, faults: Mapping[str, RhinoError]
+) -> HostsView:
+    def look(host: Host) -> list[ProcessView]:
+        return [_seen(host, cluster, role) for role in selected[host.name]]
+
+    found = fleet.each(look, selected)
+    return HostsView(
+        file=cluster.file,
+        cluster=cluster.inventory.cluster,
+        processes=tuple(
+            each for views in found.values() if isinstance(views, list) for each in views
+        ),
+        faults=faults_of({**found, **faults}),
+    )
+
+
+def _seen(host: Host, cluster: Deployed, role: Role) -> ProcessView:
+    process, deployed = _process(host, cluster, role)
+    state = process.state(host)
+    return ProcessView(
+        host=host.name,
+        role=role.value,
+        release=deployed.current,
+        kind=process.kind,
+        running=state.running,
+        pid=state.pid,
+        since=state.since or None,
+        restarts=state.restarts,
+        exit_code=state.exit_code,
+        words=state.last_line,
+    )
+
+
+def faults_of(found: Mapping[str, object]) -> tuple[HostFault, ...]:
+    """The hosts that ended with an error, one reason each."""
+    return tuple(
+        HostFault(
+            host=name,
+            code=each.code,
+            reason=each.message.removeprefix(f"{name}: "),
+            remedy=each.remedy,
+        )
+        for name, each in found.items()
+        if isinstance(each, RhinoError)
+    )
+
+
+def hosts_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Names as typed, with commas or without."""
+    return tuple(part for name in names for part in name.split(",") if part)

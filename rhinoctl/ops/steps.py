@@ -1,0 +1,151 @@
+"""The steps of a deployment, each as what is done on a host; and whether what was started does its
+part."""
+
+import posixpath
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from threading import Event
+from typing import Final, assert_never
+
+from rhinoctl.config.deployment import (
+    PRIVATE,
+    InstallEnvironment,
+    MakeDirectories,
+    Place,
+    Role,
+    StartService,
+    Step,
+    SwitchEnvironment,
+    WriteFiles,
+    controller_url,
+)
+from rhinoctl.errors import DeadlineExceeded, HostLost, NotRunning, RhinoError
+from rhinoctl.ops.cluster import connect
+from rhinoctl.ops.deployed import Deployed, Looked
+from rhinoctl.ops.local import not_back
+from rhinoctl.ops.processes import Process
+from rhinoctl.protocol.views import StatusView
+from rhinoctl.remote.deployed import STARTED, make_directories
+from rhinoctl.remote.environment import Environment
+from rhinoctl.remote.host import Host, write_file
+from rhinoctl.remote.packages import python_of
+from rhinoctl.remote.releases import install_environment, remove_old, switch
+
+HEALTH_S: Final = 30.0
+"""Python, Arrow and RocksDB are imported within seconds; what is silent for so long is not well."""
+
+LOOK_S: Final = 0.5
+"""Between two looks at a process that was started."""
+
+STARTS_MAX: Final = 3
+"""A process that was started so often by whoever keeps it running does not stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What the steps of one host need. All that needs root is making directories and services:
+    the rest is the account's own."""
+
+    cluster: Deployed
+    looked: Looked
+    environment: Environment
+
+
+def perform(step: Step, host: Host, tools: Tools) -> None:
+    """Do a step; it may have been done, wholly or in part. Raises HostError's leaves."""
+    top = tools.cluster.inventory.install_dir
+    match step:
+        case MakeDirectories(directories=directories):
+            make_directories(
+                host,
+                top,
+                tools.looked.deployed.user,
+                [(each.path, each.mode, each.state) for each in directories],
+                root=tools.looked.place.sudo,
+            )
+        case InstallEnvironment():
+            _, python = python_of(tools.looked.facts)
+            install_environment(host, tools.environment, top, python=python, root=False)
+        case WriteFiles(files=files):
+            for file in files:
+                path = PurePosixPath(file.path)
+                write_file(host, path, file.content, file.mode, root=False)
+        case SwitchEnvironment(environment=environment):
+            switch(host, environment, top, root=False)
+            remove_old(host, top, root=False)
+        case StartService(service=service, started_with=started_with, anew=anew):
+            process = tools.looked.processes[service.role]
+            if anew:
+                process.stop(host)
+            process.start(host)
+            path = PurePosixPath(posixpath.dirname(service.settings), STARTED)
+            write_file(host, path, f"{started_with}\n".encode(), PRIVATE, root=False)
+        case _:
+            assert_never(step)
+
+
+class Health:
+    """Whether what was started does its part: the controller answers, an agent reports to it."""
+
+    def __init__(
+        self,
+        cluster: Deployed,
+        interrupted: Event,
+        status: Callable[[Deployed], StatusView] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._interrupted = interrupted
+        self._status = status or read_status
+        self.controller = controller_url(cluster.inventory)
+
+    def wait(self, host: Host, process: Process, place: Place, role: Role) -> None:
+        """Wait until a process does its part. Raises ServiceFailed if it does not stay, with its
+        last words, and DeadlineExceeded if it stays and is silent for `HEALTH_S`."""
+        deadline = time.monotonic() + HEALTH_S
+        while True:
+            why = self._why_not(place, role)
+            if why is None:
+                return
+            state = process.state(host)
+            if not state.kept or state.restarts >= STARTS_MAX:
+                raise process.ended(state)
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(
+                    f"{host.name}: the {role.value} runs, but {why}",
+                    remedy=f"see its log, `rhinoctl logs {host.name}`, and that the ports of the"
+                    " inventory are open: docs/operations/security.md",
+                )
+            if self._interrupted.wait(LOOK_S):
+                raise HostLost(
+                    f"{host.name}: interrupted while the {role.value} was waited for",
+                    remedy="repeat the command: it goes on where this one stopped",
+                )
+
+    def _why_not(self, place: Place, role: Role) -> str | None:
+        try:
+            status = self._status(self._cluster)
+        except (NotRunning, DeadlineExceeded) as fault:
+            return f"the controller does not answer from here: {fault.message}"
+        if role is Role.CONTROLLER or place.worker is None:
+            return None
+        known = [each for each in status.workers if each.id == place.worker.id]
+        if not known:
+            return "the controller does not know its worker: its settings are of another inventory"
+        return "it has not reported to the controller" if not_back(known) else None
+
+    def controller_is_silent(self) -> RhinoError | None:
+        """Why the controller does not answer; None if it does."""
+        try:
+            self._status(self._cluster)
+        except RhinoError as fault:
+            return fault
+        return None
+
+
+def read_status(cluster: Deployed) -> StatusView:
+    """What the controller says, asked as the operator. Raises NotRunning and its like."""
+    with connect(str(cluster.home.directory)) as client:
+        return client.status()
+

@@ -1,0 +1,128 @@
+"""`rhinoctl undeploy`: nothing of ours is left on the hosts; state stays unless it is to go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rhinoctl.config.deployment import Place, check_identity
+from rhinoctl.config.runs import HostState
+from rhinoctl.errors import Exit, ForeignManifest, Refused, RhinoError
+from rhinoctl.ops.deployed import Deployed, read_deployed
+from rhinoctl.ops.hosts import fleet_of
+from rhinoctl.ops.processes import process_of
+from rhinoctl.ops.running import HostFault, OpenFleet, Tell, faults_of
+from rhinoctl.remote.deployed import ask_deployed, remove_deployed
+from rhinoctl.remote.facts import ask_facts
+from rhinoctl.remote.host import Host
+from rhinoctl.remote.ssh import Login
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeployRequest:
+    """What is asked for. `confirmed` is the cluster's name, as a person has typed it."""
+
+    inventory: Path
+    confirmed: str
+    wipe_data: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeployedHost:
+    """A host of which everything is gone. `kept` are directories of state that are still there;
+    UNCHANGED: nothing was there."""
+
+    host: str
+    state: HostState
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeployView:
+    """What was removed, and where that was not possible."""
+
+    file: str
+    cluster: str
+    wiped: bool
+    hosts: tuple[UndeployedHost, ...]
+    faults: tuple[HostFault, ...]
+
+
+def undeploy(
+    request: UndeployRequest, login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+) -> UndeployView:
+    """End all processes and remove what was deployed, the controller first. What identifies the
+    cluster stays here while there is state of it.
+
+    Raises NoInventory, InvalidInventory, Busy, and Refused if another name was typed.
+    """
+    cluster = read_deployed(request.inventory)
+    check_confirmed(cluster.inventory.cluster, request.confirmed)
+    with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
+
+        def on(host: Host) -> UndeployedHost:
+            return _remove(cluster, host, tell, wipe=request.wipe_data)
+
+        first = [name for name, place in cluster.places.items() if place.controller is not None]
+        found: dict[str, UndeployedHost | RhinoError] = dict(fleet.each(on, first))
+        found |= fleet.each(on, [name for name in cluster.places if name not in found])
+        view = _view(cluster, found, wiped=request.wipe_data)
+        if request.wipe_data and not view.faults:
+            cluster.home.forget()
+        return view
+
+
+def check_confirmed(cluster: str, confirmed: str) -> None:
+    """Raise Refused unless the cluster's name was typed."""
+    if confirmed != cluster:
+        raise Refused(
+            f"the inventory is of cluster {cluster}, and {confirmed or 'nothing'} was typed",
+            remedy="name the inventory of the cluster that is meant, with --inventory",
+        )
+
+
+def exit_of(view: UndeployView) -> Exit:
+    """Partial if something may be left anywhere."""
+    return Exit.PARTIAL if view.faults else Exit.DONE
+
+
+def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> UndeployedHost:
+    place, top = cluster.places[host.name], cluster.inventory.install_dir
+    deployed = ask_deployed(host, top, place.state(), ())
+    if not deployed.identity and not deployed.releases:
+        return _undeployed(place, HostState.UNCHANGED, deployed.directories, wipe=False)
+    known = cluster.home.read()
+    if known is None:
+        raise ForeignManifest(
+            f"{host.name}: cluster {deployed.identity or 'of no name'} was not deployed from this"
+            " machine",
+            remedy="type this where it was deployed; or remove it by hand:"
+            " docs/operations/install.md",
+        )
+    check_identity(host.name, top, known.identity, deployed.identity)
+    facts = ask_facts(host, (), ())
+    for role in place.roles:
+        process = process_of(cluster.inventory, place, role, facts)
+        tell(f"{host.name}: ending and removing the {role.value}")
+        process.remove(host)
+    remove_deployed(host, top, place.state(), wipe=wipe, root=place.sudo)
+    return _undeployed(place, HostState.DONE, deployed.directories, wipe=wipe)
+
+
+def _undeployed(
+    place: Place, state: HostState, there: Mapping[str, object], *, wipe: bool
+) -> UndeployedHost:
+    kept = () if wipe else tuple(path for path in place.state() if path in there)
+    return UndeployedHost(host=place.host, state=state, kept=kept)
+
+
+def _view(
+    cluster: Deployed, found: Mapping[str, UndeployedHost | RhinoError], *, wiped: bool
+) -> UndeployView:
+    return UndeployView(
+        file=cluster.file,
+        cluster=cluster.inventory.cluster,
+        wiped=wiped,
+        hosts=tuple(each for each in found.values() if isinstance(each, UndeployedHost)),
+        faults=faults_of(found),
+    )
+
