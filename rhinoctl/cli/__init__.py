@@ -12,9 +12,11 @@ from rhinoctl.cli import (
     config,
     controller,
     demo,
+    deploy,
     disk,
     doctor,
     groups,
+    hosts,
     job,
     local,
     move,
@@ -35,7 +37,10 @@ _UsageFault = typer.BadParameter.__mro__[1]
 """What the parser raises; typer has it under another name in each version."""
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
-for each in (demo, config, check, status, doctor, move, workers, groups, verify, version):
+VERBS = (
+    *(demo, config, check, deploy, hosts, status, doctor, move, workers, groups, verify, version),
+)
+for each in VERBS:
     each.add_to(app)
 for name, verbs in (
     *(("local", local.app), ("job", job.app), ("groups", groups.app)),
@@ -44,6 +49,7 @@ for name, verbs in (
         ("op", op.app),
         ("disk", disk.app),
         ("controller", controller.app),
+        ("hosts", hosts.app),
         ("bench", bench.app),
     ),
 ):

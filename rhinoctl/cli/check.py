@@ -1,11 +1,8 @@
 """``rhinoctl check``: the hosts of an inventory, before anything is installed."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from rhinoctl.cli.options import Json, ends
+from rhinoctl.cli.options import AcceptNew, AskPassword, InventoryFile, Json, ends
 from rhinoctl.errors import Exit
 from rhinoctl.ops import check as ops
 from rhinoctl.ops.hosts import login_of
@@ -15,19 +12,9 @@ from rhinoctl.render.output import emit, say
 
 
 def check(
-    inventory: Annotated[
-        Path, typer.Option("--inventory", "-i", metavar="FILE", help="The inventory.")
-    ] = USUAL_FILE,
-    accept_new: Annotated[
-        bool,
-        typer.Option("--accept-new", help="Trust hosts that were never met, and keep their keys."),
-    ] = False,
-    ask_password: Annotated[
-        bool,
-        typer.Option(
-            "--ask-password", help="Ask for a password; without, RHINO_SSH_PASSWORD or keys."
-        ),
-    ] = False,
+    inventory: InventoryFile = USUAL_FILE,
+    accept_new: AcceptNew = False,
+    ask_password: AskPassword = False,
     as_json: Json = False,
 ) -> int:
     """Look at every host over SSH, and say what is not fit for its part.

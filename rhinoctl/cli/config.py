@@ -5,17 +5,13 @@ from typing import Annotated
 
 import typer
 
-from rhinoctl.cli.options import Json, ends, group
+from rhinoctl.cli.options import InventoryFile, Json, ends, group
 from rhinoctl.errors import Exit
 from rhinoctl.ops import inventory as ops
 from rhinoctl.render.inventory import inventory_table, written_table
 from rhinoctl.render.output import emit
 
 app = group("Check the inventory, the file that names a cluster's hosts.")
-
-InventoryOption = Annotated[
-    Path, typer.Option("--inventory", "-i", metavar="FILE", help="The inventory.")
-]
 
 
 def init(
@@ -51,7 +47,7 @@ def init(
 
 
 @app.command(**ends("rhinoctl config validate --inventory inventory.yml"))
-def validate(inventory: InventoryOption = ops.USUAL_FILE, as_json: Json = False) -> int:
+def validate(inventory: InventoryFile = ops.USUAL_FILE, as_json: Json = False) -> int:
     """Read an inventory, and show what it means, defaults and all.
 
     No host is touched. Every mistake is said at once, with its line.

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,6 +37,18 @@ DryRun = Annotated[
 ]
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Return once it has begun; watch it with op show.")
+]
+
+InventoryFile = Annotated[
+    Path, typer.Option("--inventory", "-i", metavar="FILE", help="The inventory.")
+]
+AcceptNew = Annotated[
+    bool,
+    typer.Option("--accept-new", help="Trust hosts that were never met, and keep their keys."),
+]
+AskPassword = Annotated[
+    bool,
+    typer.Option("--ask-password", help="Ask for a password; without, RHINO_SSH_PASSWORD or keys."),
 ]
 
 MEANINGS: Mapping[Exit, str] = {

@@ -24,14 +24,8 @@ from rhinoctl.config.deployment import (
     target_of,
     words,
 )
-from rhinoctl.config.runs import (
-    HostState,
-    Journal,
-    RunState,
-    check_latest,
-    find_run,
-    new_run,
-)
+from rhinoctl.config.runs import HostState as HostState
+from rhinoctl.config.runs import Journal, RunState, check_latest, find_run, new_run
 from rhinoctl.errors import Exit, NotTried, RhinoError
 from rhinoctl.ops.access import write_accesses
 from rhinoctl.ops.deployed import (
@@ -112,6 +106,9 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """Something about all of it."""
+
+    def began(self, run: str) -> None:
+        """It is being carried out, under this name."""
 
     def at(self, host: str, what: str) -> None:
         """A step on a host has begun."""
@@ -261,7 +258,7 @@ class Deployment:
     def carry_out(self, journal: Journal) -> DeployView:
         """Do what was planned. Ctrl-C ends it within seconds, and the account says so."""
         self._journal = journal
-        self._progress.say(f"run {journal.run.id}")
+        self._progress.began(journal.run.id)
         for name in list(self._faults):
             self._settle(name)
         ended = RunState.INTERRUPTED

@@ -340,3 +340,10 @@ def faults_of(found: Mapping[str, object]) -> tuple[HostFault, ...]:
 def hosts_of(names: Iterable[str]) -> tuple[str, ...]:
     """Names as typed, with commas or without."""
     return tuple(part for name in names for part in name.split(",") if part)
+
+
+def command_of(argv: Sequence[str], *, timeout_s: float, root: bool) -> Command:
+    """A command that a person has typed; it may change the host."""
+    return Command(
+        argv=tuple(argv), what=f"run {argv[0]}", timeout_s=timeout_s, changes=True, root=root
+    )

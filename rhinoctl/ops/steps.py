@@ -77,7 +77,7 @@ def perform(step: Step, host: Host, tools: Tools) -> None:
             remove_old(host, top, root=False)
         case StartService(service=service, started_with=started_with, anew=anew):
             process = tools.looked.processes[service.role]
-            if anew:
+            if anew or process.state(host).kept:
                 process.stop(host)
             process.start(host)
             path = PurePosixPath(posixpath.dirname(service.settings), STARTED)

@@ -61,6 +61,15 @@ class _Display:
         if self._live is not None:
             self._live.update(renderable)
 
+    def pause(self) -> None:
+        """Leave the terminal to somebody else, until `resume`."""
+        if self._live is not None:
+            self._live.stop()
+
+    def resume(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
     def line(self, text: str) -> None:
         """A line that stays."""
         self.console.print(text, soft_wrap=True)
