@@ -52,9 +52,7 @@ def deploy(
     The plan is shown first. What is as it is to be is left alone, so that the command can be
     repeated, and goes on where another stopped. How it goes is in docs/operations/install.md.
     """
-    request = ops.DeployRequest(
-        inventory=inventory, limit=hosts_of(limit or ()), dry_run=dry_run
-    )
+    request = ops.DeployRequest(inventory=inventory, limit=hosts_of(limit or ()), dry_run=dry_run)
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
         view = ops.deploy(request, login, progress, lambda plan: _agree(plan, progress, yes))
@@ -117,9 +115,7 @@ def undeploy(
     it again.
     """
     name = confirmed if confirmed is not None else _asked(inventory, wipe_data)
-    request = undeploying.UndeployRequest(
-        inventory=inventory, confirmed=name, wipe_data=wipe_data
-    )
+    request = undeploying.UndeployRequest(inventory=inventory, confirmed=name, wipe_data=wipe_data)
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
     view = undeploying.undeploy(request, login, say)
     emit(view, as_json, undeploy_table)

@@ -1,4 +1,4 @@
-"""``rhinoctl hosts list|exec``, ``start``, ``stop``, ``restart`` and ``logs``: what runs on hosts."""
+"""``rhinoctl hosts list|exec``, ``start``, ``stop``, ``restart``, ``logs``: what runs on hosts."""
 
 from collections.abc import Callable
 from typing import Annotated

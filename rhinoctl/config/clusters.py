@@ -149,9 +149,9 @@ class ClusterHome:
         path = self.directory / "issued" / f"{role}-{name}.json"
         authority = hashlib.sha256(known.certificate.encode()).hexdigest()
         there = _read_issued(path)
-        if there is not None and (there.authority, there.hosts) == (authority, hosts):
-            if expires(there.certificate.encode()) - self._now() > RENEW_BEFORE:
-                return there
+        same = there is not None and (there.authority, there.hosts) == (authority, hosts)
+        if there is not None and same and self._holds(there.certificate):
+            return there
         made = issue(
             Authority(known.certificate.encode(), Secret(known.key)),
             name=name,
@@ -169,6 +169,9 @@ class ClusterHome:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         local.replace_file(path, codec.dumps(there))
         return there
+
+    def _holds(self, certificate: str) -> bool:
+        return expires(certificate.encode()) - self._now() > RENEW_BEFORE
 
     def forget(self) -> None:
         """Remove all but the runs: the cluster's data are gone, so its identity ends."""

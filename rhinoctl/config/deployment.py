@@ -1,7 +1,7 @@
 """What each host of a cluster is to have, and the steps that are missing to it.
 
-Nothing is asked or changed here: `HostTarget` is what an inventory and the cluster's secrets make of
-a host, `Found` what the host said that it has, and `plan_host` the difference as data.
+Nothing is asked or changed here: `HostTarget` is what an inventory and the cluster's secrets make
+of a host, `Found` what the host said that it has, and `plan_host` the difference as data.
 
 Invariants:
 
@@ -262,10 +262,13 @@ def _directories(target: HostTarget, found: Found) -> Iterator[Directory]:
                 remedy="mount its disk; if its state is lost for good, make the directory by hand:"
                 " the copies of other workers take over what was on it",
             )
-        if there is None or there.owner != found.user:
+        if there is None or there.owner != found.user or _other(each, there, found):
             yield each
-        elif each.path not in found.known if each.state else there.mode != each.mode:
-            yield each
+
+
+def _other(wanted: Directory, there: DirectoryFound, found: Found) -> bool:
+    """Whether the account's own directory is not as it is to be, or not known as one of ours."""
+    return wanted.path not in found.known if wanted.state else there.mode != wanted.mode
 
 
 def words(step: Step) -> str:
@@ -308,7 +311,7 @@ class Papers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A host, by the name that it is reached by, and what it has: the controller, an agent, both."""
+    """A host, by the name that it is reached by: with the controller, an agent, or both."""
 
     host: str
     controller: Controller | None = None
@@ -348,9 +351,7 @@ def places(inventory: Inventory) -> dict[str, Place]:
 
 def names_of(place: Place, role: Role) -> tuple[str, ...]:
     """All names and addresses that others may know a process by, for its certificate."""
-    has: Controller | Worker | None = (
-        place.controller if role is Role.CONTROLLER else place.worker
-    )
+    has: Controller | Worker | None = place.controller if role is Role.CONTROLLER else place.worker
     if has is None:
         return ()
     return tuple(dict.fromkeys([has.address or has.host, has.host]))

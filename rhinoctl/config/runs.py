@@ -172,8 +172,9 @@ def find_run(clusters: Path, run: str) -> RunFile:
         latest = sorted((path.stem for path in clusters.glob("*/runs/*.json")), reverse=True)[:3]
         raise UnknownRun(
             f"there is no run {run}",
-            remedy=f"the latest are {', '.join(latest)}" if latest else "begin with"
-            " `rhinoctl deploy`; it says the run's name",
+            remedy=f"the latest are {', '.join(latest)}"
+            if latest
+            else "begin with `rhinoctl deploy`; it says the run's name",
         )
     return read_run(found[0])
 

@@ -9,7 +9,8 @@ from rhinoctl.errors import Exit, RhinoError
 from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.remote.facts import HostFacts, ask_facts
-from rhinoctl.remote.ssh import Login, SshHost
+from rhinoctl.remote.host import Host
+from rhinoctl.remote.ssh import Login
 
 MB = 1 << 20
 
@@ -35,7 +36,7 @@ def check(file: Path, login: Login) -> CheckView:
     inventory = read_inventory(file)
     parts = parts_of(inventory)
 
-    def look(host: SshHost) -> HostFacts:
+    def look(host: Host) -> HostFacts:
         part = parts[host.name]
         return ask_facts(host, (part.install_dir, *part.disks), part.ports)
 

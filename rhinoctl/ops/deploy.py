@@ -341,9 +341,8 @@ class Deployment:
         just before, since an agent that still runs must not start instances of another one."""
         first, *others = [each for each in Role if self._starts(host.name, each)]
         for step in self._plans[host.name].steps:
-            if isinstance(step, SwitchEnvironment) and role is first:
-                self._do(host, step)
-            elif isinstance(step, StartService) and step.service.role is role:
+            ours = isinstance(step, StartService) and step.service.role is role
+            if ours or (isinstance(step, SwitchEnvironment) and role is first):
                 self._do(host, step)
         with self._step(host.name, f"wait for the {role.value}"):
             process = self._looked[host.name].processes[role]
@@ -434,4 +433,3 @@ def _not_tried(name: str, fault: RhinoError) -> NotTried:
         f"{name}: its agent was not started, for the controller does not answer: {fault.message}",
         remedy=fault.remedy,
     )
-

@@ -5,7 +5,6 @@ Every verb that works on hosts begins here: one look at each host, all at once.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,13 @@ from rhinoctl.config.deployment import (
     places,
     target_of,
 )
-from rhinoctl.config.inventory import CONTROLLER, Inventory, invalid, parse_inventory, read_inventory
+from rhinoctl.config.inventory import (
+    CONTROLLER,
+    Inventory,
+    invalid,
+    parse_inventory,
+    read_inventory,
+)
 from rhinoctl.control.client import local_directory
 from rhinoctl.errors import HostUnfit, RhinoError, UnknownHost
 from rhinoctl.ops.check import parts_of
@@ -102,9 +107,7 @@ def deployed_of(file: str, text: str) -> Deployed:
 
 def _deployed(file: str, text: str, inventory: Inventory) -> Deployed:
     home = ClusterHome(clusters_directory() / inventory.cluster, inventory.cluster)
-    return Deployed(
-        file=file, text=text, inventory=inventory, home=home, places=places(inventory)
-    )
+    return Deployed(file=file, text=text, inventory=inventory, home=home, places=places(inventory))
 
 
 # --- a look at a host ----------------------------------------------------------------------------

@@ -10,17 +10,18 @@ from typing import Final
 from rhinoctl.config.inventory import Inventory, Ssh
 from rhinoctl.errors import UsageError
 from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.host import Host
 from rhinoctl.remote.ssh import Login, SshHost, Way
 from rhinoctl.wire.secret import Secret
 
 
-def fleet_of(inventory: Inventory, login: Login) -> Fleet[SshHost]:
+def fleet_of(inventory: Inventory, login: Login) -> Fleet[Host]:
     """The hosts of an inventory, none of them connected yet; the controller's is
     `CONTROLLER`.
     Those with one jump host share the connection to it."""
     jumps: dict[Way, SshHost] = {}
     gates: dict[Way, BoundedSemaphore] = {}
-    hosts: dict[str, SshHost] = {}
+    hosts: dict[str, Host] = {}
     gate_of: dict[str, BoundedSemaphore] = {}
     for name, address, ssh in inventory.reached():
         jump = None

@@ -24,8 +24,8 @@ OpenFleet = Callable[..., Fleet[Host]]
 Selected = Mapping[str, tuple[Role, ...]]
 
 AGENTS_LAST: Final = (Role.CONTROLLER, Role.AGENT)
-"""The controller is first to start, since agents report to it, and first to end, so that it does not
-take a cluster that is ended for one that fails."""
+"""The controller is first to start, since agents report to it, and first to end, so that it does
+not take a cluster that is ended for one that fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,4 +148,3 @@ def read_status(cluster: Deployed) -> StatusView:
     """What the controller says, asked as the operator. Raises NotRunning and its like."""
     with connect(str(cluster.home.directory)) as client:
         return client.status()
-

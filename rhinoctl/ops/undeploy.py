@@ -125,4 +125,3 @@ def _view(
         hosts=tuple(each for each in found.values() if isinstance(each, UndeployedHost)),
         faults=faults_of(found),
     )
-
