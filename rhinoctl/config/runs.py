@@ -149,7 +149,7 @@ def new_run(
     resumes: str = "",
     now: Callable[[], float] = time.time,
 ) -> RunFile:
-    """A run that begins now; ids of later runs are greater."""
+    """A run that begins now; its id begins with the time."""
     began = now()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))
     return RunFile(
@@ -192,10 +192,9 @@ def read_run(path: Path) -> RunFile:
 
 def check_latest(directory: Path, run: RunFile) -> None:
     """Raise Busy if another inventory was deployed since: to go on would take that one back."""
-    later = [path for path in sorted(directory.glob("*.json")) if path.stem > run.id]
-    for path in later:
-        other = read_run(path)
-        if other.command == run.command and other.inventory != run.inventory:
+    others = [read_run(path) for path in directory.glob("*.json")]
+    for other in sorted(others, key=lambda each: each.began, reverse=True):
+        if other.began > run.began and other.inventory != run.inventory:
             raise Busy(
                 f"run {run.id} is stale: {other.id} has deployed another inventory since",
                 remedy=f"go on with that one, `rhinoctl replay {other.id}`, or deploy anew",

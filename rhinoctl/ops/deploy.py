@@ -24,6 +24,7 @@ from rhinoctl.config.deployment import (
     target_of,
     words,
 )
+from rhinoctl.config.inventory import Inventory
 from rhinoctl.config.runs import HostState as HostState
 from rhinoctl.config.runs import Journal, RunState, check_latest, find_run, new_run
 from rhinoctl.errors import Exit, NotTried, RhinoError
@@ -40,7 +41,8 @@ from rhinoctl.ops.deployed import (
     read_deployed,
 )
 from rhinoctl.ops.hosts import fleet_of
-from rhinoctl.ops.steps import Health, Tools, perform
+from rhinoctl.ops.steps import Health, Tools, perform, read_status
+from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.environment import Environment, build_environment
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Audited, Host, Stoppable
@@ -55,7 +57,17 @@ UNREACHED: Final = frozenset(
 )
 """Codes of errors after which a host is unreachable; with any other it has failed."""
 
-OpenFleet = Callable[..., Fleet[Host]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a deployment acts through: hosts, the making of releases, the controller's word."""
+
+    open_fleet: Callable[[Inventory, Login], Fleet[Host]] = fleet_of
+    build: Callable[[Platform, Path, Callable[[str], None]], Environment] = build_environment
+    status: Callable[[Deployed], StatusView] = read_status
+
+
+REAL: Final = Means()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +134,7 @@ def deploy(
     login: Login,
     progress: Progress,
     agree: Callable[[DeployView], object],
-    open_fleet: OpenFleet = fleet_of,
+    means: Means = REAL,
 ) -> DeployView:
     """Bring every host to what the inventory says. `agree` sees the plan before a host is changed,
     and may raise.
@@ -131,7 +143,7 @@ def deploy(
     view.
     """
     cluster = read_deployed(request.inventory)
-    return _deploy(cluster, request, login, progress, agree, open_fleet)
+    return _deploy(cluster, request, login, progress, agree, means)
 
 
 def resume(
@@ -139,7 +151,7 @@ def resume(
     login: Login,
     progress: Progress,
     agree: Callable[[DeployView], object],
-    open_fleet: OpenFleet = fleet_of,
+    means: Means = REAL,
 ) -> DeployView:
     """Go on with a run where it stopped, with the inventory that it was begun with. Raises
     UnknownRun, Busy if another inventory was deployed since, and what `deploy` does."""
@@ -147,7 +159,7 @@ def resume(
     cluster = deployed_of(old.file, old.inventory)
     check_latest(cluster.home.runs, old)
     request = DeployRequest(inventory=Path(old.file), limit=old.limit)
-    return _deploy(cluster, request, login, progress, agree, open_fleet, resumes=old.id)
+    return _deploy(cluster, request, login, progress, agree, means, resumes=old.id)
 
 
 def exit_of(view: DeployView) -> Exit:
@@ -163,12 +175,12 @@ def _deploy(
     login: Login,
     progress: Progress,
     agree: Callable[[DeployView], object],
-    open_fleet: OpenFleet,
+    means: Means,
     resumes: str = "",
 ) -> DeployView:
     wanted = cluster.selected(request.limit)
-    with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
-        deployment = Deployment(cluster, fleet, progress)
+    with cluster.home.claimed(), means.open_fleet(cluster.inventory, login) as fleet:
+        deployment = Deployment(cluster, fleet, progress, means)
         deployment.look(wanted)
         view = replace(deployment.view(), dry_run=request.dry_run)
         if request.dry_run or not deployment.unfinished():
@@ -188,10 +200,13 @@ def _deploy(
 class Deployment:
     """The hosts of one deployment, each with its plan, or the error that it ended with."""
 
-    def __init__(self, cluster: Deployed, fleet: Fleet[Host], progress: Progress) -> None:
+    def __init__(
+        self, cluster: Deployed, fleet: Fleet[Host], progress: Progress, means: Means
+    ) -> None:
         self._cluster = cluster
         self._fleet = fleet
         self._progress = progress
+        self._means = means
         self._began = time.monotonic()
         self._looked: dict[str, Looked] = {}
         self._environments: dict[str, Environment] = {}
@@ -200,7 +215,7 @@ class Deployment:
         self._done: set[str] = set()
         self._hosts: tuple[str, ...] = ()
         self._journal: Journal | None = None
-        self._health = Health(cluster, fleet.interrupted)
+        self._health = Health(cluster, fleet.interrupted, means.status)
 
     # --- the plan --------------------------------------------------------------------------------
 
@@ -245,7 +260,7 @@ class Deployment:
     def _build(self, platform: Platform) -> Environment | RhinoError:
         cache = clusters_directory().parent / "environments"
         try:
-            return build_environment(platform, cache, self._progress.say)
+            return self._means.build(platform, cache, self._progress.say)
         except RhinoError as fault:
             return fault
 

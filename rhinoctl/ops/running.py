@@ -10,7 +10,7 @@ from rhinoctl.errors import Exit, NotRunning, RhinoError
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
-from rhinoctl.ops.steps import Health
+from rhinoctl.ops.steps import Health, read_status
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.fleet import Fleet
@@ -245,7 +245,7 @@ def _change(
     _check_deployed(cluster)
     faults: dict[str, RhinoError] = {}
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
-        health = Health(cluster, fleet.interrupted)
+        health = Health(cluster, fleet.interrupted, read_status)
         for role in AGENTS_LAST:
             at = At(cluster=cluster, role=role, health=health)
             hosts = [name for name, roles in selected.items() if role in roles]

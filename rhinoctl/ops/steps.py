@@ -93,11 +93,11 @@ class Health:
         self,
         cluster: Deployed,
         interrupted: Event,
-        status: Callable[[Deployed], StatusView] | None = None,
+        status: Callable[[Deployed], StatusView],
     ) -> None:
         self._cluster = cluster
         self._interrupted = interrupted
-        self._status = status or read_status
+        self._status = status
         self.controller = controller_url(cluster.inventory)
 
     def wait(self, host: Host, process: Process, place: Place, role: Role) -> None:

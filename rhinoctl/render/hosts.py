@@ -60,7 +60,11 @@ def exec_table(view: ExecView) -> RenderableType:
     for each in view.hosts:
         ended = f" (exit code {each.exit_code})" if each.exit_code else ""
         lines = [Text(f"{each.host}{ended}", "bold red" if each.exit_code else "bold")]
-        lines += [Text(text.rstrip("\n"), no_wrap=True, overflow="ignore") for text in (each.stdout, each.stderr) if text.strip()]
+        lines += [
+            Text(text.rstrip("\n"), no_wrap=True, overflow="ignore")
+            for text in (each.stdout, each.stderr)
+            if text.strip()
+        ]
         parts.append(Group(*lines))
     return spaced([*parts, faults_table(view.faults)])
 
