@@ -21,7 +21,7 @@ from rhinoctl.remote.services import (
     unit_text,
 )
 from rhinoctl.remote.supervised import Log, ServiceState
-from rhinoctl.remote.supervisor import pause_s
+from rhinoctl.remote.supervisor import Definition, pause_s, rotate
 from tests.fakes.facts import host
 
 AGENT = Service(
@@ -182,3 +182,17 @@ def test_the_journal_s_lines_and_where_it_goes_on() -> None:
 
 def test_a_process_that_ends_at_once_is_started_ever_later_up_to_a_bound() -> None:
     assert [pause_s(failures) for failures in (0, 1, 2, 3, 5, 6, 99)] == [1, 1, 2, 4, 16, 30, 30]
+
+
+def test_a_log_keeps_within_its_bound_while_the_process_writes_on(tmp_path: Path) -> None:
+    kept = Definition(name="a", argv=(), directory=str(tmp_path), log_bytes=10)
+    rotate(kept)
+    with open(kept.log, "a", buffering=1) as process:
+        process.write("short\n")
+        rotate(kept)
+        process.write("long enough\n")
+        rotate(kept)
+        process.write("next\n")
+    assert kept.log.read_text() == "next\n"
+    assert (tmp_path / "log.1").read_text() == "short\nlong enough\n"
+    assert len(list(tmp_path.iterdir())) == 2
