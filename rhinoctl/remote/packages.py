@@ -146,6 +146,7 @@ def closure(
             if marker is None or any(
                 marker.evaluate({**marks, "extra": extra}) for extra in ("", *extras)
             ):
+                needed.marker = None  # it has been judged
                 todo.append(needed)
     return Closure(
         tuple(found[name] for name in sorted(found)),

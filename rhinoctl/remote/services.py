@@ -258,8 +258,7 @@ _EXITED: Final = 1
 
 
 def unit_text(service: Service, *, user_unit: bool) -> str:
-    """The unit of a service. Where a percent sign stands in a name it is doubled, as systemd has
-    it; names with blanks are refused by the inventory."""
+    """The unit of a service. Its paths are those of an inventory, without blanks and percents."""
     source = importlib.resources.files("rhinoctl_data.templates").joinpath("service.j2")
     template = jinja2.Template(
         source.read_text("utf-8"), undefined=jinja2.StrictUndefined, keep_trailing_newline=True

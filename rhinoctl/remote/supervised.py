@@ -91,7 +91,9 @@ def _spawn(definition: Definition, file: str) -> "subprocess.Popen[bytes]":
             "extra_groups": os.getgrouplist(account.pw_name, account.pw_gid),
         }
     environ |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
-    with open(Path(definition.directory, "supervisor.log"), "wb") as log:
+    # The directory is the user's, and we may be root: no link of it is followed.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(f"{definition.directory}/supervisor.log", flags, 0o644), "wb") as log:
         return subprocess.Popen(
             module_argv("rhinoctl.remote.supervisor", file),
             stdin=subprocess.DEVNULL,

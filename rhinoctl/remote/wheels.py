@@ -16,8 +16,9 @@ from rhinoctl.remote.packages import DISTRIBUTION, Closure, Entry, Platform, fil
 FETCH_S: Final = 1800.0
 """All wheels are 100 MB or so: over this, nothing is coming."""
 
-MANYLINUX_OLDEST: Final = 18
-"""Below it is manylinux2014; pip knows that one and its elders by itself."""
+MANYLINUX_OLDEST: Final = 5
+"""Of glibc 2.5. Each version has a tag of its own, and is asked for by it; some wheels have older
+names, of which pip knows the others by manylinux2014."""
 
 Say = Callable[[str], object]
 

@@ -1,9 +1,11 @@
 """Supervised services, really run on this machine: killed, ended, found again, and nothing left."""
 
 import os
+import pwd
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -203,6 +205,11 @@ def test_a_crash_loop_is_seen_and_slows_down(keeper: Supervised, service: Servic
     mode(service, "plain")
     mended = when(lambda: keeper.state(service), lambda s: s.running and s.restarts > 1)
     assert mended.kept
+    mode(service, "fails")
+    os.kill(mended.pid, signal.SIGKILL)
+    when(lambda: keeper.state(service), lambda s: not s.running)
+    assert not keeper.stop(service, 10).kept  # also while it waits
+    assert processes_of(service.name) == []
 
 
 def test_a_restart_is_of_the_release_that_is_current(
@@ -269,3 +276,35 @@ def test_a_dry_run_starts_nothing_and_a_removal_leaves_nothing(
         keeper.remove(service, 10)
     assert list((tmp_path / "run").iterdir()) == []
     assert processes_of(service.name) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as by sudo")
+def test_root_starts_it_as_the_user_that_it_is_for() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as open_to_all:
+        place = Path(open_to_all)
+        place.chmod(0o755)
+        site = place / "opt/current/site"
+        shutil.copytree(ROOT / "rhinoctl", site / "rhinoctl")
+        shutil.copy(ROOT / "templates/run.sh", place / "opt/current/run")
+        (site / "kept.py").write_text(MODULE)
+        (place / "settings").write_text("plain")
+        service = Service(
+            name=f"rhinoctl-test-{os.getpid()}-{place.name}",
+            module="kept",
+            settings=str(place / "settings"),
+            install_dir=str(place / "opt"),
+            run_dir=str(place / "run"),
+            python=shutil.which("python3", path="/usr/bin") or "",
+            user="nobody",
+        )
+        keeper = Supervised(LocalHost(), python=service.python, root=True)
+        keeper.define(service)
+        try:
+            pid = keeper.start(service).pid
+            ready(keeper, service)
+            owners = {os.stat(f"/proc/{each}").st_uid for each in (pid, supervisor_of(service))}
+            assert owners == {pwd.getpwnam("nobody").pw_uid}
+            keeper.remove(service, 10)
+            assert processes_of(service.name) == []
+        finally:
+            sweep(service.name)
