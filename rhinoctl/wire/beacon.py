@@ -103,19 +103,19 @@ class Looking:
 def listening(address: str) -> bool | None:
     """Whether somebody listens at ``grpc+unix:///path``, ``unix:///path`` or ``tcp://host:port``.
 
-    None if nothing comes from there, not even that nobody does: the host is off, cut off, or behind
-    a firewall. On a Unix socket a full queue of connections counts as somebody, since it takes a
-    living process to have one.
+    None if nothing comes from there, not even that nobody does: the host is off, cut off, behind a
+    firewall, or has no address. On a Unix socket a full queue of connections counts as somebody,
+    since it takes a living process to have one.
     """
     kind, _, place = address.partition("://")
     if kind.endswith("unix"):
         return _on_unix(place)
-    parts = urlsplit(address)
     try:
+        parts = urlsplit(address)
         socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_S).close()
     except (ConnectionRefusedError, ConnectionResetError):
         return False
-    except OSError:
+    except (OSError, ValueError):
         return None
     return True
 
