@@ -185,6 +185,10 @@ HEARTBEAT_TIMEOUT_S = 3.0
 LEASE_OF_WORKER_S = 5.0
 """A worker that says nothing for so long is lost, unless it decides batches: `lease_s`."""
 
+BEACON_PORTS = 64
+"""Ports after an agent's, of which each of its instances listens on one where the agent is on TCP:
+more instances than a host has cores are of no use."""
+
 BEREFT_S = 2.0
 """So long an owner may be without anything to open a vnode from before another worker that has a
 copy takes over: a small one is fetched in that time."""

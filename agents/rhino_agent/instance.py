@@ -37,6 +37,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Wire
 from rhinoctl.state.log import check_slice
 from rhinoctl.state.rocks import StoreBudget
+from rhinoctl.wire.beacon import light
 from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
@@ -53,7 +54,8 @@ _STORE_FAULTS = (CorruptFile, DeadlineExceeded, OSError)
 
 
 class Instance:
-    """The loop over Wire, Stores and Files; `rss_bytes` measures the process."""
+    """The loop over Wire, Stores and Files; `rss_bytes` measures the process, which `beacon` tells
+    to live."""
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class Instance:
         files: Files,
         operator: BoundOperator,
         rss_bytes: Callable[[], int],
+        beacon: str = "",
     ) -> None:
         self._settings = settings
         self._wire = wire
@@ -74,6 +77,7 @@ class Instance:
         self._operator = operator
         self._state = operator.state(columns_bytes(settings))
         self._rss_bytes = rss_bytes
+        self._beacon = beacon
         self._open: dict[Vnode, VnodeStore] = {}
         self._lives: dict[Vnode, str] = {}
         self._applied: dict[Vnode, BatchTime] = {}
@@ -157,6 +161,7 @@ class Instance:
             instance=self._settings.instance,
             vnodes=dict(self._applied),
             rss_bytes=self._rss_bytes(),
+            beacon=self._beacon,
         )
 
     def _live(self, vnode: Vnode) -> str:
@@ -362,6 +367,7 @@ def main(argv: list[str]) -> int:
         files=HostFiles(),
         operator=bound_from_json(json.loads(settings.job.operator.spec)),
         rss_bytes=_rss_bytes,
+        beacon="" if settings.beacons is None else light(*settings.beacons),
     )
     try:
         while not instance.stopping and _wanted(settings):

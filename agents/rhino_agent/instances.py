@@ -25,6 +25,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Address, Envelope, Outcome
 from rhinoctl.state.hashing import content_hash
+from rhinoctl.wire.beacon import ports_after
 
 Done = Callable[[Envelope], None]
 
@@ -76,6 +77,8 @@ class Instance:
         self.setbacks = 0
         self.not_before = 0.0
         self.rss_bytes = 0
+        self._beacon = ""
+        self._beacons = ports_after(ports.settings.listen)
         self._ports = ports
         self._spec = spec
         self._root = root
@@ -111,6 +114,11 @@ class Instance:
         """Where its newest incarnation listens, empty before the first."""
         return self._birth.listen
 
+    @property
+    def beacon(self) -> str:
+        """Where something listens as long as its process lives; empty while it is not known."""
+        return self._birth.listen if self._beacons is None else self._beacon
+
     # --- commands --------------------------------------------------------------------------------
 
     def command(self, message: m.Message, done: Done, *, timeout_s: float) -> None:
@@ -144,7 +152,7 @@ class Instance:
     def _forget(self) -> None:
         """The process is gone, and with it what it had open and the command it was at."""
         self.applied, self.state_bytes = {}, {}
-        self.ready = False
+        self.ready, self._beacon = False, ""
         done, self._pending = self._pending, None
         if done is not None:
             done(Envelope(message=None, outcome=Outcome.UNKNOWN, detail="the process ended"))
@@ -175,6 +183,7 @@ class Instance:
         self.ready = True
         self.applied = dict(state.vnodes)
         self.rss_bytes = state.rss_bytes
+        self._beacon = state.beacon
         event("instance-ready", instance=self.id, pid=self.pid, vnodes=len(self.applied))
         self._on_ready(self.id)
 
@@ -284,6 +293,7 @@ class Instance:
             cache_bytes=settings.cache_bytes,
             buffer_bytes=settings.buffer_bytes,
             agent_parent=settings.parent,
+            beacons=self._beacons,
         )
 
     def _header(self) -> m.Header:

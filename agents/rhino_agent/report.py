@@ -68,7 +68,7 @@ def _instance(instance: Instance, upkeep: Upkeep) -> m.InstanceReport:
         rss_bytes=instance.rss_bytes,
         fault=instance.fault,
         replay_cost=speed.cost if speed.batches else None,
-        beacon=instance.listen,
+        beacon=instance.beacon,
         poison=instance.poison,
     )
 

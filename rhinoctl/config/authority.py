@@ -157,12 +157,15 @@ def _host(host: str) -> x509.GeneralName:
     with suppress(ValueError):  # a name, then
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     try:
-        return x509.DNSName(host.encode("idna").decode().lower())
-    except (UnicodeError, ValueError) as fault:
+        name = host.encode("idna").decode().lower()
+    except UnicodeError:
+        name = ""
+    if not name:
         raise UsageError(
-            f"{host!r} cannot be named in a certificate: {fault}",
+            f"{host!r} cannot be named in a certificate",
             remedy="give the host a name of letters, digits, hyphens and dots, or its address",
-        ) from fault
+        )
+    return x509.DNSName(name)
 
 
 def _usage(

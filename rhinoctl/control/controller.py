@@ -77,13 +77,13 @@ class Controller:
         clock: Clock,
         wire: Wire,
         store: Store,
-        listening: Callable[[str], bool] = beacon.listening,
+        listening: Callable[[str], bool | None] | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._wire = wire
         self._store = store
-        self._listening = listening
+        self._listening = listening or beacon.Looking()
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(
             limits.CALLS_WAITING_MAX
         )

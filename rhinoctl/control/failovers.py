@@ -20,7 +20,15 @@ from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import recovery, views
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.failover import Choice, CutPlan, GivenUp, plan_cut
-from rhinoctl.protocol.liveness import Evidence, Past, Patience, Verdict, brake, judge
+from rhinoctl.protocol.liveness import (
+    Evidence,
+    Past,
+    Patience,
+    Verdict,
+    beacons_count,
+    brake,
+    judge,
+)
 from rhinoctl.protocol.messages import JobReport
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import Failover
@@ -57,7 +65,7 @@ class Bereft:
 @dataclass(slots=True)
 class Failovers:
     """Every job's failovers, and the verdicts on workers. `braked` says for which jobs the
-    controller leaves it to a person, and why; `listening` asks a beacon."""
+    controller leaves it to a person, and why; `listening` asks a beacon, None if it is silent."""
 
     registry: Registry
     fleet: Fleet
@@ -65,7 +73,7 @@ class Failovers:
     clock: Clock
     patience: Patience
     automatic: bool
-    listening: Callable[[str], bool]
+    listening: Callable[[str], bool | None]
     braked: dict[JobUid, str] = field(default_factory=dict)
     bereft: Bereft = field(init=False)
     _started_at: float = 0.0
@@ -103,7 +111,6 @@ class Failovers:
     def _evidence(self, name: WorkerId, seen: Seen) -> Evidence:
         now = self.clock.monotonic()
         beacons = seen.beacons()
-        alive = sum(map(self.listening, beacons)) if seen.refused else len(beacons)
         decided = [
             decided_at
             for document in self.registry.jobs.values()
@@ -111,15 +118,26 @@ class Failovers:
             if (decided_at := self.jobs.presence(document.spec.uid).batch_at) is not None
         ]
         newest = max(decided, default=None)
-        return Evidence(
+        known = Evidence(
             silent_s=None if seen.at is None else now - seen.at,
             up_s=now - self._started_at,
             refused=seen.refused,
             instances=len(beacons),
-            beacons=alive,
+            beacons=0,
             leaving=seen.report is not None and seen.report.leaving,
             decided_s=None if newest is None else now - newest,
         )
+        return self._with_beacons(known, beacons) if beacons_count(known, self.patience) else known
+
+    def _with_beacons(self, known: Evidence, beacons: Sequence[str]) -> Evidence:
+        """What they add. A host of which nothing comes has not refused anything: it is silent."""
+        alive = 0
+        for beacon in beacons:
+            answer = self.listening(beacon)
+            if answer is None:
+                return replace(known, refused=False)
+            alive += answer
+        return replace(known, beacons=alive)
 
     # --- by itself -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.claims import Claim, objection
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
+from rhinoctl.wire.beacon import reached
 
 log = logging.getLogger("rhino.controller")
 
@@ -41,7 +42,8 @@ class Seen:
     def beacons(self) -> list[str]:
         """Addresses at which its instances listen as long as they live."""
         jobs = self.report.jobs.values() if self.report is not None else ()
-        return [one.beacon for job in jobs for one in job.instances.values() if one.beacon]
+        told = [one.beacon for job in jobs for one in job.instances.values() if one.beacon]
+        return [reached(beacon, self.address) for beacon in told]
 
 
 @dataclass(slots=True)

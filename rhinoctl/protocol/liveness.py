@@ -65,10 +65,21 @@ def judge(seen: Evidence, patience: Patience) -> Verdict:
         patient = seen.leaving or seen.beacons > 0 or seen.instances == 0
         limit_s = patience.agent_restart_s if patient else 0.0
         return Verdict.LOST if silent_s >= limit_s else Verdict.SUSPECT
-    deciding = seen.decided_s is not None and seen.decided_s < patience.lease_s
-    if silent_s >= patience.lease_s and not deciding:
+    if silent_s >= patience.lease_s and not _deciding(seen, patience):
         return Verdict.LOST
     return Verdict.ALIVE if silent_s < patience.lease_s / 2 else Verdict.SUSPECT
+
+
+def beacons_count(seen: Evidence, patience: Patience) -> bool:
+    """Whether the verdict may depend on beacons, which cost time to ask: not where an agent
+    answers, nor once the worker is lost whatever they say."""
+    longest_s = max(patience.lease_s, patience.agent_restart_s)
+    known_lost = seen.silent_s is None or seen.silent_s >= longest_s
+    return seen.refused and not (known_lost and not _deciding(seen, patience))
+
+
+def _deciding(seen: Evidence, patience: Patience) -> bool:
+    return seen.decided_s is not None and seen.decided_s < patience.lease_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,7 +266,8 @@ class VnodeReport:
 class InstanceReport:
     """One instance process. `applies` has the last batches: (time, wall seconds when applied);
     `replay_cost` is how long it takes for what it applies, None if it is not known yet; `beacon` an
-    address at which something listens as long as the process lives. `poison` names the decided
+    address at which something listens as long as the process lives, without a host if that is the
+    agent's, empty while it is not known. `poison` names the decided
     batch that its operator cannot apply, and the operator's error; empty if there is none."""
 
     pid: int
@@ -532,11 +533,13 @@ class InstanceStatus(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceState(Message):
-    """What an instance has open, and up to which batch each vnode is applied."""
+    """What an instance has open, and up to which batch each vnode is applied; `beacon` as in
+    `InstanceReport`, if it has one besides the address at which it was asked."""
 
     instance: InstanceId
     vnodes: Mapping[Vnode, BatchTime]
     rss_bytes: int
+    beacon: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,21 @@
 """Verdicts on workers, and what stops the controller from acting on them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rhinoctl.ids import BatchTime
-from rhinoctl.protocol.liveness import Evidence, Past, Patience, Verdict, brake, judge
+from rhinoctl.protocol.liveness import (
+    Evidence,
+    Past,
+    Patience,
+    Verdict,
+    beacons_count,
+    brake,
+    judge,
+)
 
 PATIENCE = Patience(lease_s=5.0, agent_restart_s=10.0)
 
@@ -62,6 +72,40 @@ def test_more_silence_never_makes_it_more_alive(
         beacons=min(beacons, instances),
     )
     assert order.index(judge(now, PATIENCE)) <= order.index(judge(later, PATIENCE))
+
+
+@given(
+    st.one_of(st.none(), st.floats(0, 20)),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.one_of(st.none(), st.floats(0, 10)),
+)
+def test_beacons_are_asked_where_they_count(
+    silent_s: float | None, refused: bool, leaving: bool, beacons: int, decided_s: float | None
+) -> None:
+    """Where they are not, the verdict is the same whatever they would have said."""
+    instances = 0 if silent_s is None else 3  # who has never answered has told of no instance
+    known = seen(
+        silent_s=silent_s,
+        refused=refused,
+        leaving=leaving,
+        instances=instances,
+        beacons=0,
+        decided_s=decided_s,
+    )
+    if beacons_count(known, PATIENCE) or not instances:
+        return
+    answers = [replace(known, beacons=beacons), replace(known, refused=False)]
+    wanted = judge(known, PATIENCE)
+    assert [judge(each, PATIENCE) for each in answers] == [wanted, wanted]
+
+
+def test_a_worker_that_is_lost_for_good_is_not_asked_for_its_beacons() -> None:
+    assert beacons_count(seen(refused=True, silent_s=1.0), PATIENCE)
+    assert not beacons_count(seen(refused=False, silent_s=1.0), PATIENCE)
+    assert not beacons_count(seen(refused=True, silent_s=10.0), PATIENCE)
+    assert beacons_count(seen(refused=True, silent_s=10.0, decided_s=1.0), PATIENCE)
 
 
 def test_many_losses_at_once_are_left_to_a_person() -> None:
