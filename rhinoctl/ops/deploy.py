@@ -82,7 +82,7 @@ class DeployRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
     """A host of a deployment: its steps, and one reason with its remedy if it was not done.
-    `restarts`: a process that runs is, or was, ended and started."""
+    `restarts`: a process that runs is, or was, ended and started; `seconds`: when it was done."""
 
     host: str
     roles: tuple[str, ...]
@@ -213,6 +213,7 @@ class Deployment:
         self._plans: dict[str, HostPlan] = {}
         self._faults: dict[str, RhinoError] = {}
         self._done: set[str] = set()
+        self._ended: dict[str, float] = {}
         self._hosts: tuple[str, ...] = ()
         self._journal: Journal | None = None
         self._health = Health(cluster, fleet.interrupted, means.status)
@@ -399,6 +400,7 @@ class Deployment:
         self._settle(name)
 
     def _settle(self, name: str) -> None:
+        self._ended[name] = time.monotonic()
         view = self._view_of(name)
         if self._journal is not None:
             self._journal.settle(name, view.state, view.reason)
@@ -428,7 +430,7 @@ class Deployment:
             code="" if fault is None else fault.code,
             reason="" if fault is None else fault.message.removeprefix(f"{name}: "),
             remedy="" if fault is None else fault.remedy,
-            seconds=time.monotonic() - self._began,
+            seconds=self._ended.get(name, time.monotonic()) - self._began,
         )
 
     def _state(self, name: str) -> HostState:

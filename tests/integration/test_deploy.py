@@ -1,0 +1,169 @@
+"""A cluster deployed over SSH to hosts with real sshds: brought up from nothing, found again as it
+is, finished after a fault, and removed to the last file. Figures are printed, not asserted."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rhinoctl.cli import main
+from rhinoctl.errors import Exit
+from rhinoctl.ops.cluster import read_status
+from rhinoctl.protocol.views import Health
+from tests.integration.deployed_hosts import DeployHosts
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # needs root, sshd and ip
+
+AGENT, CONTROLLER = "rhino_agent", "rhinoctl.control"
+
+
+class Cluster:
+    """The hosts, and commands typed on this machine."""
+
+    def __init__(self, hosts: DeployHosts, capfd: pytest.CaptureFixture[str]) -> None:
+        self.hosts = hosts
+        self._capfd = capfd
+
+    def run(self, *argv: str) -> tuple[Exit, Any]:
+        """A command's exit code and what it says in JSON."""
+        self._capfd.readouterr()
+        began = time.monotonic()
+        code = main([*argv, "-i", str(self.hosts.inventory), "--json"])
+        out = self._capfd.readouterr().out
+        self.seconds = time.monotonic() - began
+        return Exit(code), json.loads(out)
+
+    def running(self, host: str, module: str) -> list[int]:
+        """The processes of a module on a host; its supervisor is not one."""
+        found = []
+        for pid in self.hosts.hosts[host].pids():
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue  # it has ended meanwhile
+            if "-m" in line and line[line.index("-m") + 1] == module:
+                found.append(pid)
+        return found
+
+    def modules(self) -> list[tuple[str, str]]:
+        """What runs of ours on all hosts."""
+        wanted = (AGENT, CONTROLLER, "rhino_agent.instance", "rhinoctl.remote.supervisor")
+        names = self.hosts.names()
+        return [(h, m) for h in names for m in wanted for _ in self.running(h, m)]
+
+    def files(self) -> set[str]:
+        """All files of the hosts' own directories, but for those of the sshd."""
+        found = set()
+        for name, host in self.hosts.hosts.items():
+            for below in ("opt", "varlib", "tmp", "root"):
+                top = host.directory / below
+                found |= {f"{name}/{p.relative_to(host.directory)}" for p in top.rglob("*")}
+        return found
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Cluster]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    hosts = DeployHosts(tmp_path, workers=3)
+    yield Cluster(hosts, capfd)
+    hosts.close()
+
+
+def states(view: Any) -> dict[str, str]:
+    return {host["host"]: host["state"] for host in view["hosts"]}
+
+
+def await_health(cluster: str, workers: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        status = read_status(cluster)
+        if [worker.health for worker in status.workers] == [Health.OK] * workers:
+            return
+        assert time.monotonic() < deadline, status
+        time.sleep(0.2)
+
+
+def test_from_nothing_to_a_cluster_and_back(cluster: Cluster, capfd: Any) -> None:
+    before = cluster.files()
+    code, view = cluster.run("deploy", "--dry-run")
+    assert code is Exit.HAS_CHANGES
+    assert cluster.files() == before
+    code, view = cluster.run("deploy")
+    first = cluster.seconds
+    assert (code, set(states(view).values())) == (Exit.DONE, {"done"})
+    await_health("clicks", 3)
+    code, view = cluster.run("deploy")
+    second = cluster.seconds
+    assert (code, set(states(view).values())) == (Exit.DONE, {"unchanged"})
+    assert view["run"] == ""
+
+    code, view = cluster.run("hosts", "list")
+    assert code is Exit.DONE
+    assert [(p["host"], p["role"], p["running"]) for p in view["processes"]] == [
+        ("controller", "controller", True),
+        *((name, "agent", True) for name in cluster.hosts.workers()),
+    ]
+
+    (agent,) = cluster.running("w2", AGENT)
+    os.kill(agent, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while cluster.running("w2", AGENT) in ([], [agent]):
+        assert time.monotonic() < deadline, "the agent was not started again"
+        time.sleep(0.1)
+    await_health("clicks", 3)
+    code, view = cluster.run("deploy")
+    assert set(states(view).values()) == {"unchanged"}
+
+    code, _ = cluster.run("stop", "--yes")
+    assert (code, cluster.modules()) == (Exit.DONE, [])
+    code, _ = cluster.run("start")
+    assert code is Exit.DONE
+    await_health("clicks", 3)
+    code, view = cluster.run("undeploy", "--confirm", "clicks", "--wipe-data")
+    assert (code, view["faults"]) == (Exit.DONE, [])
+    assert cluster.modules() == []
+    assert cluster.files() == before
+    with capfd.disabled():
+        print(f"\n  deploy {first:.1f} s, again {second:.1f} s", end="")
+
+
+def test_a_host_that_is_away_and_settings_that_change(cluster: Cluster) -> None:
+    cluster.hosts.cut("w3")
+    code, view = cluster.run("deploy")
+    assert code is Exit.PARTIAL
+    assert states(view) == {
+        "controller": "done",
+        "w1": "done",
+        "w2": "done",
+        "w3": "unreachable",
+    }
+    (away,) = [host for host in view["hosts"] if host["host"] == "w3"]
+    assert away["code"] == "host-unreachable"
+    assert away["seconds"] < 30
+    cluster.hosts.mend("w3")
+    assert main(["replay", view["run"], "--json"]) == Exit.DONE
+    await_health("clicks", 3)
+
+    agents = {name: cluster.running(name, AGENT) for name in cluster.hosts.workers()}
+    controller = cluster.running("c1", CONTROLLER)
+    cluster.hosts.write_inventory("agent: {cache_mb: 32}\n")
+    code, view = cluster.run("deploy", "--yes")
+    assert (code, states(view)["controller"]) == (Exit.DONE, "unchanged")
+    assert cluster.running("c1", CONTROLLER) == controller
+    for name, pids in agents.items():
+        assert cluster.running(name, AGENT) not in ([], pids)
+
+    code, view = cluster.run("undeploy", "--confirm", "clicks")
+    assert code is Exit.DONE
+    assert all(host["kept"] for host in view["hosts"])
+    assert cluster.modules() == []
+    assert not [name for name in cluster.files() if "/opt/" in name]
+    code, view = cluster.run("deploy", "--limit", "controller,w1")
+    assert (code, set(states(view).values())) == (Exit.DONE, {"done"})
