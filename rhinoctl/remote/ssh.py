@@ -42,6 +42,9 @@ GRACE_S: Final = 5.0
 """A command that does not end when it is told to is killed after so long, by its host; and we wait
 for that a little longer than the host does."""
 
+SILENCE_S: Final = 20
+"""A host that acknowledges nothing for so long is lost, however long a command may take."""
+
 OUTPUT_MAX: Final = 64 << 20
 """What a command may print; all of it is in memory."""
 
@@ -144,6 +147,7 @@ class SshHost:
         except (OSError, EOFError, paramiko.SSHException, ValueError) as fault:
             self._connection.close()
             raise self._why_not(fault) from None
+        _watch(self._connection.transport.sock)
 
     def _check_identity(self) -> None:
         file = self._way.identity
@@ -246,6 +250,16 @@ class SshHost:
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
+
+
+def _watch(way: object) -> None:
+    """Have the kernel end a connection whose other end is gone. Behind a jump host it is the
+    connection to that one, which is watched already; the host behind it has the command's time."""
+    if isinstance(way, socket.socket):
+        way.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            way.setsockopt(socket.IPPROTO_TCP, option, SILENCE_S // 4)
+        way.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENCE_S)
 
 
 def _talk(channel: paramiko.Channel, given: BinaryIO, deadline: float) -> Done:
