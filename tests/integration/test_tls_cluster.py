@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from rhinoctl import limits
 from rhinoctl.config.access import write_access
 from rhinoctl.config.authority import issue, make_authority
 from rhinoctl.control.client import ControlClient, locate_controller
@@ -195,6 +196,35 @@ def test_a_job_moves_and_survives_over_tls(
             until(lambda: counted() == total, within_s=120.0)
         finally:
             query.stop()
+    own = nexmark_batch(spark, **options).groupBy("auction").agg(F.count("*"), F.max("price"))
+    assert rows == {row[0]: (row[1], row[2]) for row in own.collect()}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_tasks_push_and_fetch_over_tls(
+    spark: SparkSession, cluster: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's Python workers have the credentials with the task's closure, and are forks."""
+    monkeypatch.setattr(limits, "GATHERED_ROWS_MAX", -1)
+    monkeypatch.setattr(limits, "LOCAL_FRAME_BYTES", -1)
+    options = {"stream": "bid", "rate": 1_000_000, "base_ms": 0, "events": 20_000, "keys": 300}
+    rows: dict[int, tuple[int, int]] = {}
+
+    def take(result: Result, batch: int) -> None:
+        rows.update({r["auction"]: (r["n"], r["best"]) for r in result.df.collect()})
+
+    access = cluster.access(Role.DRIVER)
+    with Rhino(spark, JOB, controller=access, instances=2, vnodes=8) as rhino:
+        stream = rhino.mark(nexmark_stream(spark, **options, max_events_per_batch=8000))
+        query = (
+            stream.writeStream.foreachBatch(rhino.sink(COUNT, then=take))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert rhino.fault is None
     own = nexmark_batch(spark, **options).groupBy("auction").agg(F.count("*"), F.max("price"))
     assert rows == {row[0]: (row[1], row[2]) for row in own.collect()}
 
