@@ -4,6 +4,7 @@ Later, a peer that refuses a certificate says little (`rhinoctl.wire.exchange`).
 """
 
 import ssl
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def read_credentials(token_file: str, tls: TlsFiles | None) -> Credentials:
 
 def read_tls(files: TlsFiles, *, now: datetime | None = None) -> Tls:
     """The files' contents. Raises CertificateRefused, naming the file, for one that cannot be read,
-    a certificate that this authority has not signed or whose time is over, and another's key."""
+    a certificate that this authority has not signed or whose time is over, and a key that is
+    another's or for everybody to read."""
     tls = Tls(
         ca=_text(files.ca),
         certificate=_text(files.certificate),
@@ -45,6 +47,8 @@ def read_tls(files: TlsFiles, *, now: datetime | None = None) -> Tls:
         raise _refused(files.certificate, f"the authority in {files.ca} has not signed it") from (
             fault
         )
+    if Path(files.key).stat().st_mode & stat.S_IROTH:
+        raise _refused(files.key, "everybody on this host may read it; it should have mode 0600")
     if _public(files.key, tls.key) != certificate.public_key():
         raise _refused(files.key, f"it is not the key of {files.certificate}")
     return tls

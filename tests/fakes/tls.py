@@ -31,4 +31,5 @@ def files_of(tls: Tls, directory: Path) -> TlsFiles:
     Path(files.ca).write_text(tls.ca)
     Path(files.certificate).write_text(tls.certificate)
     Path(files.key).write_text(tls.key.reveal())
+    Path(files.key).chmod(0o600)
     return files

@@ -121,6 +121,7 @@ class World:
         self.queries: list[Query] = []
         self.directories: list[SparkDirectory] = []
         self.mishaps_expected = False
+        self.firewalled = False
         self.controller: Controller | None = None
         self._controller_process: Process | None = None
         self._controller_wire: ProcessWire | None = None
@@ -169,8 +170,10 @@ class World:
         )
         self.schedule.add("controller", wire.inner, self._controller_life(self.controller))
 
-    def _listening(self, beacon: str) -> bool:
+    def _listening(self, beacon: str) -> bool | None:
         """Whether an instance listens at an address (`rhinoctl.wire.beacon`)."""
+        if self.firewalled:
+            return None
         running = (one for host in self.hosts.values() for one in host.instances.values())
         return any(one.settings.listen == beacon for one in running)
 

@@ -139,6 +139,21 @@ def test_the_controller_is_killed_during_a_failover(step: str, after: bool) -> N
     end(world, query)
 
 
+@pytest.mark.parametrize("firewalled", [False, True])
+def test_a_dead_worker_whose_beacons_say_nothing_has_its_lease(firewalled: bool) -> None:
+    """Nobody listens at its agent's address; that its instances are gone, too, is known only where
+    their beacons refuse. A host of which nothing comes may be cut off."""
+    world, query = started()
+    world.firewalled = firewalled
+    at = world.clock.monotonic()
+    world.hosts["w1"].lose()
+    world.until(lambda: bool(failovers(world)))
+    took_s = world.clock.monotonic() - at
+    assert (took_s > limits.LEASE_OF_WORKER_S - 2 * limits.HEARTBEAT_S) is firewalled
+    goes_on(world, query, 20.0)
+    end(world, query)
+
+
 def test_a_worker_that_is_cut_off_comes_back() -> None:
     """It lives, and hears of nothing: what it does changes nothing. Back again, it runs nothing of
     the job, and its files save a part of the copying (design, section 8)."""

@@ -52,12 +52,12 @@ class Processes:
 class Bench:
     """An agent's world with one instance in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, listen: str = "grpc+unix:///w1.sock") -> None:
         self.clock = FakeClock()
         self.network = FakeNetwork(Random(1), self.clock)
         self.disk = FakeDisk()
         self.processes = Processes(self.network, self.disk)
-        self.wire = self.network.wire(Address("grpc+unix:///w1.sock"))
+        self.wire = self.network.wire(Address(listen))
         settings = AgentSettings(
             cluster="c",
             worker=WorkerId("w1"),
@@ -76,6 +76,7 @@ class Bench:
             launcher=self.processes,
         )
         self.ready: list[InstanceId] = []
+        self.beacon = ""
 
     def instance(self, uid: str = "job-1", name: str = "i0") -> Instance:
         spec = JobSpec(
@@ -108,7 +109,11 @@ class Bench:
         header = envelope.message.header
         if isinstance(envelope.message, m.InstanceStatus):
             state = m.InstanceState(
-                header=header, instance=InstanceId("i0"), vnodes={}, rss_bytes=1
+                header=header,
+                instance=InstanceId("i0"),
+                vnodes={},
+                rss_bytes=1,
+                beacon=self.beacon,
             )
             wire.reply(envelope, state)
         else:
@@ -188,6 +193,32 @@ def test_one_that_outlived_its_agent_is_adopted() -> None:
     assert adopted.ready
     assert adopted.incarnation == 1
     assert len(bench.processes.started) == 1
+
+
+def test_on_a_unix_socket_its_own_is_its_beacon() -> None:
+    bench = Bench()
+    instance = bench.instance()
+    bench.run(instance, 1.0)
+    assert instance.beacon == instance.listen
+    assert bench.processes.started[0].beacons is None
+
+
+def test_on_tcp_it_tells_its_beacon_also_to_the_agent_that_adopts_it() -> None:
+    """It chooses one of the ports after the agent's, which only the kernel knows to be free."""
+    bench = Bench("grpc+tls://0.0.0.0:7471")
+    bench.beacon = "tcp://:7473"
+    instance = bench.instance()
+    bench.run(instance, 1.0)
+    assert bench.processes.started[0].beacons == ("0.0.0.0", 7472)
+    assert instance.beacon == "tcp://:7473"
+    adopted = bench.instance()
+    assert adopted.beacon == "", "until it has answered, it is not known"
+    bench.run(adopted, 1.0)
+    assert adopted.beacon == "tcp://:7473"
+    bench.processes.kill(ProcessName(pid=adopted.pid, born=adopted.pid))
+    bench.beacon = "tcp://:7472"
+    bench.run(adopted, 2 * limits.INSTANCE_RESTART_S)
+    assert (adopted.incarnation, adopted.beacon) == (2, "tcp://:7472")
 
 
 def test_one_whose_pid_was_never_noted_does_not_live_on_beside_its_successor() -> None:

@@ -85,6 +85,13 @@ def test_the_key_of_another_is_named(files: TlsFiles) -> None:
     assert files.key in refuse(files)
 
 
+def test_a_key_for_everybody_is_refused(files: TlsFiles) -> None:
+    Path(files.key).chmod(0o604)
+    assert files.key in refuse(files)
+    Path(files.key).chmod(0o640)
+    assert read_tls(files) == TLS
+
+
 def test_one_that_has_expired_is_named(files: TlsFiles) -> None:
     later = datetime.now(UTC) + timedelta(days=CERTIFICATE_DAYS + 1)
     assert files.certificate in refuse(files, now=later)
