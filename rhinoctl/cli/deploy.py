@@ -93,6 +93,10 @@ def _end(view: ops.DeployView, as_json: bool) -> int:
 
 def undeploy(
     inventory: InventoryFile = USUAL_FILE,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="Only there; once for each. Default: all."),
+    ] = None,
     wipe_data: Annotated[
         bool, typer.Option("--wipe-data", help="Remove the state of all jobs, too, for good.")
     ] = False,
@@ -114,17 +118,19 @@ def undeploy(
     The state of jobs stays where it is unless --wipe-data is given, and a later deployment finds
     it again.
     """
-    name = confirmed if confirmed is not None else _asked(inventory, wipe_data)
-    request = undeploying.UndeployRequest(inventory=inventory, confirmed=name, wipe_data=wipe_data)
+    hosts = hosts_of(host or ())
+    name = confirmed if confirmed is not None else _asked(inventory, hosts, wipe_data)
+    request = undeploying.UndeployRequest(
+        inventory=inventory, confirmed=name, hosts=hosts, wipe_data=wipe_data
+    )
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
     view = undeploying.undeploy(request, login, say)
     emit(view, as_json, undeploy_table)
     return undeploying.exit_of(view)
 
 
-def _asked(inventory: InventoryFile, wipe_data: bool) -> str:
-    cluster = read_deployed(inventory)
-    hosts = ", ".join(cluster.places)
+def _asked(inventory: InventoryFile, names: tuple[str, ...], wipe_data: bool) -> str:
+    hosts = ", ".join(read_deployed(inventory).selected(names))
     data = "and the state of all jobs" if wipe_data else "but not the state of jobs"
     if not sys.stdin.isatty():
         raise UsageError(

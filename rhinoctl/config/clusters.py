@@ -4,6 +4,7 @@ A directory for each cluster, of mode 0700, every file in it 0600:
 
     authority.json   identity, certificate authority with its key, tokens
     issued/          each certificate with its key, and for which hosts it was issued
+    members.json     which workers have been deployed, and on which machine each
     runs/            what each deployment did (`rhinoctl.config.runs`)
     cluster.json, …  access of whoever types commands here; `driver/` and `viewer/` likewise
 
@@ -12,7 +13,8 @@ Invariants:
 1. The authority's key is here and nowhere else; hosts get certificates.
 2. A certificate is issued once for a name and its hosts, so that a second deployment finds on the
    hosts what it would write; another is issued when those change, or its end is near.
-3. Identity, authority and tokens are made together in one file: there are all or none.
+3. A worker is a member from its first start until its host is undeployed: state belongs to it.
+4. Identity, authority and tokens are made together in one file: there are all or none.
 """
 
 import hashlib
@@ -33,6 +35,7 @@ from rhinoctl.wire.secret import Secret
 
 FORMAT: Final = 1
 AUTHORITY: Final = "authority.json"
+MEMBERS: Final = "members.json"
 RUNS: Final = "runs"
 
 API_ROLES: Final = ("operator", "driver", "viewer")
@@ -61,6 +64,14 @@ class IssuedFile:
     hosts: tuple[str, ...]
     certificate: str
     key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A worker that was deployed: its host by the inventory, and the machine's id."""
+
+    host: str
+    machine: str
 
 
 class ClusterHome:
@@ -172,6 +183,33 @@ class ClusterHome:
 
     def _holds(self, certificate: str) -> bool:
         return expires(certificate.encode()) - self._now() > RENEW_BEFORE
+
+    def members(self) -> dict[str, Member]:
+        """Workers that were deployed and not undeployed, by name. Raises ForeignManifest."""
+        path = self.directory / MEMBERS
+        try:
+            found: Mapping[str, Member] = codec.loads(Mapping[str, Member], path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, codec.CodecError) as fault:
+            raise ForeignManifest(
+                f"{path} cannot be used: {fault}",
+                remedy="bring it back from a copy, or remove it if every worker that has state is"
+                " in the inventory, on the machine that it was deployed on",
+            ) from None
+        return dict(found)
+
+    def join(self, worker: str, member: Member) -> None:
+        """A worker has been deployed. Raises UnwritableDirectory."""
+        self._write_members({**self.members(), worker: member})
+
+    def leave(self, worker: str) -> None:
+        """A worker has been undeployed. Raises UnwritableDirectory."""
+        self._write_members({n: each for n, each in self.members().items() if n != worker})
+
+    def _write_members(self, members: Mapping[str, Member]) -> None:
+        if members != self.members():
+            local.replace_file(self.directory / MEMBERS, codec.dumps(members))
 
     def forget(self) -> None:
         """Remove all but the runs: the cluster's data are gone, so its identity ends."""

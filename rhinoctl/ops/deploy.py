@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final, Protocol
 
 from rhinoctl.config.deployment import (
@@ -34,10 +35,13 @@ from rhinoctl.ops.deployed import (
     Looked,
     bare_target,
     check_fit,
+    check_machine,
+    check_members,
     clusters_directory,
     deployed_of,
     found_on,
     look_at_all,
+    member_of,
     read_deployed,
 )
 from rhinoctl.ops.hosts import fleet_of
@@ -139,8 +143,8 @@ def deploy(
     """Bring every host to what the inventory says. `agree` sees the plan before a host is changed,
     and may raise.
 
-    Raises NoInventory, InvalidInventory, UnknownHost, Busy. What is wrong with a host is in the
-    view.
+    Raises NoInventory, InvalidInventory, UnknownHost, Busy, and Refused for an inventory that
+    leaves out a worker that was deployed. What is wrong with a host is in the view.
     """
     cluster = read_deployed(request.inventory)
     return _deploy(cluster, request, login, progress, agree, means)
@@ -180,6 +184,7 @@ def _deploy(
 ) -> DeployView:
     wanted = cluster.selected(request.limit)
     with cluster.home.claimed(), means.open_fleet(cluster.inventory, login) as fleet:
+        check_members(cluster)
         deployment = Deployment(cluster, fleet, progress, means)
         deployment.look(wanted)
         view = replace(deployment.view(), dry_run=request.dry_run)
@@ -216,6 +221,7 @@ class Deployment:
         self._ended: dict[str, float] = {}
         self._hosts: tuple[str, ...] = ()
         self._journal: Journal | None = None
+        self._lock = Lock()
         self._health = Health(cluster, fleet.interrupted, means.status)
 
     # --- the plan --------------------------------------------------------------------------------
@@ -241,6 +247,7 @@ class Deployment:
         cluster, place = self._cluster, looked.place
         bare = bare_target(cluster, place)
         check_identity(place.host, bare.install_dir, bare.identity, looked.deployed.identity)
+        check_machine(cluster, looked)
         check_fit(cluster, looked)
         platform = platform_of(looked.facts)
         if platform not in platforms:
@@ -368,6 +375,8 @@ class Deployment:
 
     def _do(self, host: Host, step: Step) -> None:
         looked = self._looked[host.name]
+        if isinstance(step, StartService) and step.service.role is Role.AGENT:
+            self._join(looked)
         tools = Tools(
             cluster=self._cluster,
             looked=looked,
@@ -375,6 +384,13 @@ class Deployment:
         )
         with self._step(host.name, words(step)):
             perform(step, host, tools)
+
+    def _join(self, looked: Looked) -> None:
+        """From before its first start on: afterwards there may be state."""
+        member = member_of(looked)
+        if member is not None and looked.place.worker is not None:
+            with self._lock:
+                self._cluster.home.join(looked.place.worker.id, member)
 
     @contextmanager
     def _step(self, host: str, what: str) -> Iterator[None]:

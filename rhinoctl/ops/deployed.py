@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rhinoctl.config.clusters import ClusterHome
+from rhinoctl.config.clusters import ClusterHome, Member
 from rhinoctl.config.deployment import (
     DirectoryFound,
     FileFound,
@@ -27,8 +27,8 @@ from rhinoctl.config.inventory import (
     parse_inventory,
     read_inventory,
 )
-from rhinoctl.control.client import local_directory
-from rhinoctl.errors import HostUnfit, RhinoError, UnknownHost
+from rhinoctl.control.client import state_directory
+from rhinoctl.errors import HostUnfit, Refused, RhinoError, UnknownHost
 from rhinoctl.ops.check import parts_of
 from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
 from rhinoctl.ops.processes import Process, process_of
@@ -47,7 +47,7 @@ NEVER: Final = frozenset({"spark"})
 
 def clusters_directory() -> Path:
     """Where the directories of clusters on hosts are, by the clusters' names."""
-    return local_directory().parent / "clusters"
+    return state_directory() / "clusters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +207,41 @@ def found_on(looked: Looked) -> Found:
             for role, state in looked.states.items()
         },
     )
+
+
+# --- whether it is the same ----
+
+
+def check_members(cluster: Deployed) -> None:
+    """Raise Refused if the inventory leaves out a worker that was deployed."""
+    workers = {worker.id for worker in cluster.inventory.workers}
+    gone = {n: each.host for n, each in cluster.home.members().items() if n not in workers}
+    if gone:
+        named = ", ".join(f"{name} (on {host})" for name, host in gone.items())
+        raise Refused(
+            f"the inventory leaves out what was deployed, and may have state: worker {named}",
+            remedy="put it back; to let it go, `rhinoctl drain` and then `rhinoctl undeploy --host`"
+            " it, and take it out after that",
+        )
+
+
+def check_machine(cluster: Deployed, looked: Looked) -> None:
+    """Raise HostUnfit for a worker that was deployed on another machine: its state is there."""
+    worker = looked.place.worker
+    member = cluster.home.members().get(worker.id) if worker is not None else None
+    if member is not None and member.machine != looked.facts.machine_id:
+        raise HostUnfit(
+            f"{looked.place.host}: it is another machine than worker {looked.place.host} was"
+            f" deployed on, {member.host}, where its state is",
+            remedy="name that machine; if it is gone for good, or is this one installed anew,"
+            f" `rhinoctl undeploy --host {looked.place.host}` first",
+        )
+
+
+def member_of(looked: Looked) -> Member | None:
+    """What is remembered of a worker that was deployed."""
+    worker = looked.place.worker
+    return None if worker is None else Member(host=worker.host, machine=looked.facts.machine_id)
 
 
 # --- whether it is fit ---------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from rhinoctl.remote.ssh import Login
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeployRequest:
-    """What is asked for. `confirmed` is the cluster's name, as a person has typed it."""
+    """What is asked for. `confirmed` is the cluster's name, as a person has typed it; no `hosts`
+    are all of them."""
 
     inventory: Path
     confirmed: str
+    hosts: tuple[str, ...] = ()
     wipe_data: bool = False
 
 
@@ -53,20 +55,25 @@ def undeploy(
     """End all processes and remove what was deployed, the controller first. What identifies the
     cluster stays here while there is state of it.
 
-    Raises NoInventory, InvalidInventory, Busy, and Refused if another name was typed.
+    Raises NoInventory, InvalidInventory, UnknownHost, Busy, and Refused if another name was typed.
     """
     cluster = read_deployed(request.inventory)
     check_confirmed(cluster.inventory.cluster, request.confirmed)
+    wanted = cluster.selected(request.hosts)
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
 
         def on(host: Host) -> UndeployedHost:
             return _remove(cluster, host, tell, wipe=request.wipe_data)
 
-        first = [name for name, place in cluster.places.items() if place.controller is not None]
+        first = [name for name in wanted if cluster.places[name].controller is not None]
         found: dict[str, UndeployedHost | RhinoError] = dict(fleet.each(on, first))
-        found |= fleet.each(on, [name for name in cluster.places if name not in found])
+        found |= fleet.each(on, [name for name in wanted if name not in found])
         view = _view(cluster, found, wiped=request.wipe_data)
-        if request.wipe_data and not view.faults:
+        for host in view.hosts:
+            worker = cluster.places[host.host].worker
+            if worker is not None and cluster.home.members():
+                cluster.home.leave(worker.id)
+        if request.wipe_data and not request.hosts and not view.faults:
             cluster.home.forget()
         return view
 

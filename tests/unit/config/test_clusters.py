@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from rhinoctl.config.authority import CERTIFICATE_DAYS
-from rhinoctl.config.clusters import API_ROLES, AUTHORITY, RENEW_BEFORE, ClusterHome
+from rhinoctl.config.clusters import (
+    API_ROLES,
+    AUTHORITY,
+    MEMBERS,
+    RENEW_BEFORE,
+    ClusterHome,
+    Member,
+)
 from rhinoctl.config.deployment import WIRE
 from rhinoctl.errors import Busy, ForeignManifest
 
@@ -78,6 +85,22 @@ def test_what_is_damaged_or_of_another_format_is_refused(tmp_path: Path) -> None
         path.write_bytes(content)
         with pytest.raises(ForeignManifest, match=r"authority\.json cannot be used"):
             home(tmp_path).make()
+
+
+def test_a_worker_is_a_member_until_it_is_undeployed(tmp_path: Path) -> None:
+    there = home(tmp_path)
+    with there.claimed():
+        assert there.members() == {}
+        there.join("w1", Member(host="h1", machine="m1"))
+        there.join("w2", Member(host="h2", machine="m2"))
+        there.join("w1", Member(host="h1", machine="m1"))
+        assert home(tmp_path).members()["w1"] == Member(host="h1", machine="m1")
+        there.leave("w1")
+        there.leave("w9")
+    assert set(home(tmp_path).members()) == {"w2"}
+    (there.directory / MEMBERS).write_bytes(b"{")
+    with pytest.raises(ForeignManifest, match=r"members\.json"):
+        there.members()
 
 
 def test_secrets_are_not_shown_and_what_is_forgotten_is_all_but_the_runs(tmp_path: Path) -> None:

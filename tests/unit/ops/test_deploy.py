@@ -15,6 +15,7 @@ from rhinoctl.errors import (
     HostUnreachable,
     MissingWheel,
     NotRunning,
+    Refused,
     RhinoError,
     UnknownHost,
 )
@@ -410,6 +411,25 @@ def test_ctrl_c_leaves_an_account_and_going_on_finishes(world: World) -> None:
     assert run.state is RunState.INTERRUPTED
     world.hosts["w2"].before = lambda command: None
     assert exit_of(world.resume(run.id)) is Exit.DONE
+
+
+def test_an_inventory_that_leaves_out_a_worker_with_state_is_refused(world: World) -> None:
+    world.deploy()
+    world.forget_commands()
+    world.inventory.write_text(INVENTORY.replace("  - {host: w2}\n", ""))
+    with pytest.raises(Refused, match=r"leaves out .* worker w2 \(on w2\)"):
+        world.deploy()
+    assert not any(host.commands for host in world.hosts.values())
+
+
+def test_a_worker_on_another_machine_than_its_state_is_refused(world: World) -> None:
+    world.deploy()
+    world.hosts["w1"] = FakeHost("w1", facts={"machine_id": "another"})
+    view = world.deploy()
+    (failed,) = view.of(HostState.FAILED)
+    assert (failed.host, failed.code) == ("w1", "host-unfit")
+    assert "another machine" in failed.reason
+    assert not world.hosts["w1"].changed
 
 
 def test_two_at_once(world: World) -> None:

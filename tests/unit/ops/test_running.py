@@ -1,0 +1,171 @@
+"""The verbs on deployed hosts, over hosts in memory: what they touch, and in which order."""
+
+from pathlib import Path
+
+import pytest
+
+from rhinoctl.config.clusters import ClusterHome
+from rhinoctl.errors import CommandFailed, Exit, HostUnreachable, NotRunning, Refused, UnknownHost
+from rhinoctl.ops import running
+from rhinoctl.ops.deployed import clusters_directory, read_deployed
+from rhinoctl.ops.undeploy import UndeployRequest, undeploy
+from rhinoctl.ops.undeploy import exit_of as exit_of_undeploy
+from rhinoctl.remote.host import Command
+from rhinoctl.remote.ssh import Login
+from tests.fakes.deploy_host import fleet_of_fakes
+from tests.unit.ops.test_deploy import INVENTORY, World, failing
+
+AWAY = HostUnreachable("w1: cannot be reached", remedy="see that it runs")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = World(tmp_path)
+    made.deploy()
+    made.forget_commands()
+    return made
+
+
+def ignore(_: str) -> None:
+    """For progress that nobody reads."""
+
+
+def listed(world: World, *names: str) -> running.HostsView:
+    open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
+    return running.list_hosts(world.inventory, names, Login(), open_fleet)
+
+
+def stopped(world: World, *names: str) -> running.HostsView:
+    open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
+    return running.stop(world.inventory, names, Login(), ignore, open_fleet)
+
+
+def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) -> object:
+    request = UndeployRequest(
+        inventory=world.inventory, confirmed=confirmed, hosts=hosts, wipe_data=wipe_data
+    )
+    open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
+    return undeploy(request, Login(), ignore, open_fleet)
+
+
+def test_every_process_is_listed_with_its_release(world: World) -> None:
+    view = listed(world)
+    assert [(p.host, p.role, p.release, p.running, p.kind) for p in view.processes] == [
+        ("controller", "controller", "1-a", True, "supervised"),
+        ("w1", "agent", "1-a", True, "supervised"),
+        ("w2", "agent", "1-a", True, "supervised"),
+    ]
+    assert running.exit_of_list(view) is Exit.DONE
+    assert not any(host.changed for host in world.hosts.values())
+    world.hosts["w2"].running.clear()
+    assert running.exit_of_list(listed(world)) is Exit.DEGRADED
+    world.hosts["w1"].before = failing("", AWAY)
+    view = listed(world)
+    assert [(f.host, f.code, f.reason) for f in view.faults] == [
+        ("w1", "host-unreachable", "cannot be reached")
+    ]
+    assert running.exit_of_list(view) is Exit.PARTIAL
+    with pytest.raises(UnknownHost):
+        listed(world, "w9")
+
+
+def test_what_is_stopped_is_what_was_named_the_controller_first(world: World) -> None:
+    stopped(world, "w2")
+    assert [bool(host.running) for host in world.hosts.values()] == [True, True, False]
+    order: list[str] = []
+    for name, host in world.hosts.items():
+
+        def before(command: Command, name: str = name) -> None:
+            if command.what.startswith("stop "):
+                order.append(name)
+
+        host.before = before
+    view = stopped(world)
+    assert order[0] == "controller"
+    assert sorted(order[1:]) == ["w1", "w2"]
+    assert not any(process.running for process in view.processes)
+
+
+def test_a_cluster_that_was_not_deployed_from_here_is_not_stopped(world: World) -> None:
+    ClusterHome(clusters_directory() / "clicks", "clicks").forget()
+    with pytest.raises(NotRunning, match="not deployed from this machine"):
+        stopped(world)
+    view = listed(world)
+    assert {fault.code for fault in view.faults} == {"foreign-manifest"}
+    assert not any(host.changed for host in world.hosts.values())
+
+
+def test_a_command_on_all_hosts(world: World) -> None:
+    command = running.command_of(["look", "here"], timeout_s=5, root=False)
+    for host in world.hosts.values():
+        host._run = lambda rest, command: b"out\n"  # type: ignore[attr-defined]
+    world.hosts["w1"].before = failing("run", CommandFailed("w1: no", remedy="mend it"))
+    open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
+    view = running.execute(world.inventory, (), command, Login(), open_fleet)
+    assert [(each.host, each.stdout) for each in view.hosts] == [
+        ("controller", "out\n"),
+        ("w2", "out\n"),
+    ]
+    assert [fault.host for fault in view.faults] == ["w1"]
+    assert running.exit_of_exec(view) is Exit.PARTIAL
+
+
+def test_selected_names_are_those_of_processes(world: World) -> None:
+    world.inventory.write_text(INVENTORY.replace("host: c1", "host: w2"))
+    cluster = read_deployed(world.inventory)
+
+    def chosen(*names: str) -> dict[str, list[str]]:
+        return {n: [r.value for r in roles] for n, roles in cluster.selected(names).items()}
+
+    assert chosen() == {"w2": ["controller", "agent"], "w1": ["agent"]}
+    assert chosen("controller") == {"w2": ["controller"]}
+    assert chosen("w2") == {"w2": ["controller", "agent"]}
+    assert chosen("w1", "w1") == {"w1": ["agent"]}
+
+
+def test_undeploy_asks_for_the_right_name(world: World) -> None:
+    with pytest.raises(Refused, match="is of cluster clicks, and other was typed"):
+        removed(world, "other")
+    assert not any(host.commands for host in world.hosts.values())
+
+
+@pytest.mark.parametrize("wipe_data", [False, True])
+def test_undeploy_leaves_nothing_but_state_that_is_to_stay(world: World, wipe_data: bool) -> None:
+    view = removed(world, "clicks", wipe_data=wipe_data)
+    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    for host in world.hosts.values():
+        assert not host.running
+        assert not host.files
+        assert not host.releases
+        assert bool(host.directories) is not wipe_data
+    home = ClusterHome(clusters_directory() / "clicks", "clicks")
+    assert (home.read() is None) is wipe_data
+    assert home.members() == {}
+    assert world.deploy().run
+
+
+def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:
+    removed(world, "clicks", "w2")
+    assert [bool(host.running) for host in world.hosts.values()] == [True, True, False]
+    world.inventory.write_text(INVENTORY.replace("  - {host: w2}\n", ""))
+    del world.hosts["w2"]
+    view = world.deploy()
+    assert [host.restarts for host in view.hosts] == [True, False]
+
+
+def test_a_host_that_is_away_keeps_what_identifies_the_cluster(world: World) -> None:
+    world.hosts["w1"].before = failing("", AWAY)
+    view = removed(world, "clicks", wipe_data=True)
+    assert exit_of_undeploy(view) is Exit.PARTIAL  # type: ignore[arg-type]
+    home = ClusterHome(clusters_directory() / "clicks", "clicks")
+    assert home.read() is not None
+    assert set(home.members()) == {"w1"}
+
+
+def test_a_host_of_another_cluster_is_left_alone(world: World) -> None:
+    world.hosts["w1"].files["/opt/rhinoctl/cluster"] = (0o600, b"clicks-99\n")
+    view = removed(world, "clicks")
+    assert [fault.code for fault in view.faults] == ["foreign-manifest"]  # type: ignore[attr-defined]
+    assert world.hosts["w1"].running
+    assert not world.hosts["w1"].changed
