@@ -43,7 +43,7 @@ class DeployHosts:
     def workers(self) -> list[str]:
         return [f"w{n}" for n in range(1, len(self._network.names))]
 
-    def write_inventory(self, more: str = "") -> None:
+    def write_inventory(self, more: str = "", controller: str = "lease_s: 5") -> None:
         """The inventory of all hosts, by their addresses; `more` goes to its top."""
         known = self.directory / "known_hosts"
         known.write_text("".join(host.known() for host in self.hosts.values()))
@@ -54,7 +54,8 @@ class DeployHosts:
         ssh = f"user: root, identity: {self.directory / 'id'}, known_hosts: {known}, connect_s: 4"
         self.inventory.write_text(
             f"cluster: clicks\n{more}ssh: {{{ssh}}}\n"
-            f"controller: {{host: {self.hosts['c1'].address}}}\nworkers:\n{workers}"
+            f"controller: {{host: {self.hosts['c1'].address}, {controller}}}\n"
+            f"workers:\n{workers}"
         )
 
     def cut(self, name: str) -> None:

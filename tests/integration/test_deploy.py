@@ -3,18 +3,24 @@ is, finished after a fault, and removed to the last file. Figures are printed, n
 
 import json
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rhinoctl.cli import main
 from rhinoctl.errors import Exit
-from rhinoctl.ops.cluster import read_status
+from rhinoctl.operators import RunningAggregate
+from rhinoctl.ops.cluster import connect, read_status
+from rhinoctl.ops.deployed import clusters_directory
 from rhinoctl.protocol.views import Health
+from rhinoctl.spark import Result, Rhino
+from rhinoctl.spark.source import nexmark_batch, nexmark_stream
 from tests.integration.deployed_hosts import DeployHosts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # needs root, sshd and ip
@@ -132,6 +138,75 @@ def test_from_nothing_to_a_cluster_and_back(cluster: Cluster, capfd: Any) -> Non
     assert cluster.files() == before
     with capfd.disabled():
         print(f"\n  deploy {first:.1f} s, again {second:.1f} s", end="")
+
+
+@pytest.mark.spark
+def test_a_job_on_deployed_hosts(
+    cluster: Cluster, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark job finds the cluster by the driver's access. An agent that is killed comes back and
+    takes over its instance, which has not noticed; a restart in place moves nothing; what came
+    out is Spark's own."""
+    cluster.hosts.write_inventory(controller="auto_failover: false")
+    code, view = cluster.run("deploy")
+    assert code is Exit.DONE, view
+    access = tmp_path / "access"
+    shutil.copytree(clusters_directory() / "clicks" / "driver", access)
+    options = {"stream": "bid", "rate": 500, "events": 40_000, "keys": 200, "base_ms": now_ms()}
+    rows: dict[int, int] = {}
+
+    def take(result: Result, batch: int) -> None:
+        rows.update({row["auction"]: row["n"] for row in result.arrow.to_pylist()})
+
+    def counted() -> int:
+        assert rhino.fault is None
+        return sum(rows.values())
+
+    def goes_on() -> None:
+        before = counted()
+        until(lambda: counted() > before or before == total)
+
+    total = nexmark_batch(spark, **options).count()
+    count = RunningAggregate(keys=["auction"], aggregates={"n": "count"})
+    monkeypatch.setenv("RHINO_CONTROLLER", str(access))
+    with Rhino(spark, "clicks", instances=3, vnodes=16, replication=1) as rhino:
+        stream = rhino.mark(nexmark_stream(spark, **options))
+        query = (
+            stream.writeStream.foreachBatch(rhino.sink(count, then=take))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            goes_on()
+            instances = cluster.running("w2", "rhino_agent.instance")
+            (agent,) = cluster.running("w2", AGENT)
+            os.kill(agent, signal.SIGKILL)
+            until(lambda: cluster.running("w2", AGENT) not in ([], [agent]))
+            goes_on()
+            assert cluster.running("w2", "rhino_agent.instance") == instances != []
+            code, view = cluster.run("restart", "w3", "--yes")
+            assert (code, view["faults"]) == (Exit.DONE, [])
+            goes_on()
+            with connect("clicks") as client:
+                assert client.operations().operations == ()
+            until(lambda: counted() == total)
+        finally:
+            query.stop()
+    own = nexmark_batch(spark, **options).groupBy("auction").count().collect()
+    assert rows == {row[0]: row[1] for row in own}
+    code, view = cluster.run("undeploy", "--confirm", "clicks", "--wipe-data")
+    assert (code, cluster.modules()) == (Exit.DONE, [])
+
+
+def until(held: Callable[[], bool], within_s: float = 90.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not held():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.1)
+
+
+def now_ms() -> int:
+    return int(1000 * time.time())
 
 
 def test_a_host_that_is_away_and_settings_that_change(cluster: Cluster) -> None:
