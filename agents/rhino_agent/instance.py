@@ -42,7 +42,7 @@ from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import WIRE_POINTS, with_points
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.secret import read_token
 
 log = logging.getLogger("rhino.instance")
 
@@ -356,7 +356,7 @@ def main(argv: list[str]) -> int:
     settings = read_settings(InstanceSettings, argv[0])
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    credentials = Credentials(Secret(Path(settings.token_file).read_text().strip()))
+    credentials = Credentials(read_token(settings.token_file))
     wire = FlightWire(Address(settings.listen), credentials)
     wire = with_points(wire, settings.instance, WIRE_POINTS)
     instance = Instance(

@@ -325,6 +325,11 @@ def _twice(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
         place = (worker.host.lower(), worker.ssh.port)
         if place in hosts:
             yield Mistake(line, f"host {worker.host} is there twice, first in line {hosts[place]}")
+        elif worker.id == CONTROLLER:
+            said = (
+                f"`{CONTROLLER}` is the controller's name in every table: give this worker another"
+            )
+            yield Mistake(line, f"{said} `name`")
         elif not re.fullmatch(NAME, worker.id):
             yield Mistake(line, f"host {worker.host} cannot be a worker's name: give it a `name`")
         elif worker.id in names:

@@ -22,7 +22,7 @@ from rhinoctl.protocol.disks import DiskList, DiskRequest
 from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.wire.certificates import ssl_context
 from rhinoctl.wire.credentials import TlsFiles
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.secret import Secret, read_token
 
 T = TypeVar("T")
 
@@ -94,7 +94,8 @@ def locate_controller(
     given = explicit or environ.get("RHINO_CONTROLLER") or str(local_directory(environ))
     if "://" not in given:
         named = access_directory(given, environ)
-        return _read_location(named if "/" not in given and named.is_dir() else Path(given))
+        deployed = "/" not in given and (named / "cluster.json").exists()
+        return _read_location(named if deployed else Path(given))
     token_file = environ.get("RHINO_TOKEN_FILE") or str(local_directory(environ) / "token")
     return Located(given, token_file)
 
@@ -346,22 +347,6 @@ def _refusal_of(fault: BaseException) -> str:
             return str(cause.reason)
         cause = cause.__cause__ or cause.__context__
     return ""
-
-
-def read_token(token_file: str | os.PathLike[str]) -> Secret:
-    """The cluster's token. Raises Unauthenticated, naming the file, without one."""
-    try:
-        token = Path(token_file).read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        token, reason = "", str(fault)
-    else:
-        reason = f"{token_file} is empty"
-    if not token:
-        raise errors.Unauthenticated(
-            f"the cluster's token cannot be read: {reason}",
-            remedy="run as the user who started the cluster, or name the file in RHINO_TOKEN_FILE",
-        )
-    return Secret(token)
 
 
 def _transport(address: str, tls: TlsFiles | None) -> httpx.HTTPTransport:

@@ -4,9 +4,8 @@ import hmac
 from collections.abc import Mapping
 from enum import StrEnum
 
-from rhinoctl.control.client import read_token
 from rhinoctl.errors import UsageError
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.secret import Secret, read_token
 
 
 class Role(StrEnum):

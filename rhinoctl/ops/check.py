@@ -6,13 +6,26 @@ from pathlib import Path
 
 from rhinoctl.config.inventory import CONTROLLER, Inventory, read_inventory
 from rhinoctl.errors import Exit, RhinoError
-from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
+from rhinoctl.ops.host_checks import (
+    PYTHON,
+    HostFinding,
+    Part,
+    Verdict,
+    judge_fleet,
+    judge_host,
+    judge_network,
+)
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.remote.facts import HostFacts, ask_facts
 from rhinoctl.remote.host import Host
+from rhinoctl.remote.network import Stop, measure
 from rhinoctl.remote.ssh import Login
 
 MB = 1 << 20
+
+PROBE_AFTER = 64
+"""The port on which the network is measured, after the agent's: the last that has to be open
+between workers, and free unless a host runs as many instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +55,28 @@ def check(file: Path, login: Login) -> CheckView:
 
     with fleet_of(inventory, login) as fleet:
         answers = fleet.each(look, parts)
-    facts = {name: each for name, each in answers.items() if isinstance(each, HostFacts)}
+        facts = {name: each for name, each in answers.items() if isinstance(each, HostFacts)}
+        stretches = measure(fleet, stops_of(inventory, facts))
     return CheckView(
         file=str(file),
         cluster=inventory.cluster,
         hosts=tuple(parts),
         looked_at=tuple(facts),
-        findings=(*_judged(parts, answers), *judge_fleet(facts)),
+        findings=(*_judged(parts, answers), *judge_fleet(facts), *judge_network(stretches)),
     )
+
+
+def stops_of(inventory: Inventory, facts: Mapping[str, HostFacts]) -> tuple[Stop, ...]:
+    """The workers between which the network is measured: those that can run what measures it."""
+    stops = []
+    for worker in inventory.workers:
+        known = facts.get(worker.id)
+        newest = max(known.pythons, default=None) if known is not None else None
+        if newest is not None and newest[0] >= PYTHON:
+            port = min((worker.port or inventory.ports.agent) + PROBE_AFTER, 65535)
+            address = worker.address or worker.host
+            stops.append(Stop(name=worker.id, python=newest[1], address=address, port=port))
+    return tuple(stops)
 
 
 def _judged(

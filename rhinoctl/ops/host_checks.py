@@ -8,6 +8,7 @@ from typing import Final
 
 from rhinoctl.protocol.sizes import size
 from rhinoctl.remote.facts import DirectoryFacts, HostFacts
+from rhinoctl.remote.network import Stretch
 
 PYTHON: Final = (3, 11)
 SPARK: Final = (4, 2)
@@ -25,6 +26,9 @@ INODES_FAIL: Final = 20_000
 SYNC_WARN_S: Final = 0.02
 SYNC_FAIL_S: Final = 0.5
 """A batch is decided once the slowest of its workers has synced its log."""
+
+NETWORK_WARN: Final = 50 << 20
+"""Bytes a second: a worker's first copy of 10 GB takes three minutes then."""
 
 FILES_WARN: Final = 65_536
 FILES_FAIL: Final = 4_096
@@ -107,6 +111,36 @@ def judge_fleet(facts: Mapping[str, HostFacts]) -> tuple[HostFinding, ...]:
                         remedy="let all of Spark's workers have one version",
                     )
                 )
+    return tuple(found)
+
+
+def judge_network(stretches: Sequence[Stretch]) -> tuple[HostFinding, ...]:
+    """What was measured from each worker to the next."""
+    found = []
+    for each in stretches:
+        to = f"to {each.receiver}: "
+        if each.bytes_s is None:
+            verdict, seen = Verdict.FAIL, f"{to}{each.fault}"
+            remedy = (
+                f"open port {each.port} of {each.receiver}, the last of its agent's range, to the"
+                " other workers, and see that its `address` leads there"
+            )
+        else:
+            slow = each.bytes_s < NETWORK_WARN
+            verdict, seen = (
+                Verdict.WARN if slow else Verdict.PASS,
+                f"{to}{size(round(each.bytes_s))}/s",
+            )
+            remedy = "copies and moves take their time; see which network `address` leads over"
+        found.append(
+            HostFinding(
+                host=each.sender,
+                check="network",
+                verdict=verdict,
+                seen=seen,
+                remedy="" if verdict is Verdict.PASS else remedy,
+            )
+        )
     return tuple(found)
 
 

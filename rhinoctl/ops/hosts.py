@@ -36,6 +36,9 @@ def fleet_of(inventory: Inventory, login: Login) -> Fleet[Host]:
 PASSWORD: Final = "RHINO_SSH_PASSWORD"
 """The environment's password, for where nobody can be asked."""
 
+PASSPHRASE: Final = "RHINO_SSH_PASSPHRASE"
+"""That of the key, where no SSH agent holds it. Not the password: that is for hosts only."""
+
 
 def login_of(*, accept_new: bool, ask_password: bool, tell: Callable[[str], object]) -> Login:
     """How to be let in: with the keys there are, and with a password that is asked for or in the
@@ -47,9 +50,10 @@ def login_of(*, accept_new: bool, ask_password: bool, tell: Callable[[str], obje
                 "there is no terminal to ask for a password on", remedy=f"set {PASSWORD} instead"
             )
         password = getpass.getpass("SSH password: ")
+    passphrase = os.environ.get(PASSPHRASE)
     return Login(
         password=Secret(password) if password else None,
-        passphrase=Secret(password) if password else None,
+        passphrase=Secret(passphrase) if passphrase else None,
         accept_new=accept_new,
         tell=tell,
     )

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from rhinoctl import limits
-from rhinoctl.control.client import ControlClient, locate_controller, read_token
+from rhinoctl.control.client import ControlClient, locate_controller
 from rhinoctl.errors import DeadlineExceeded, MissingColumn, RhinoError, UsageError
 from rhinoctl.ids import JobName
 from rhinoctl.operators import BoundOperator, Operator, from_spec
@@ -50,6 +50,7 @@ from rhinoctl.wire.clock import SystemClock
 from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
 from rhinoctl.wire.points import WIRE_POINTS, with_points
+from rhinoctl.wire.secret import read_token
 
 Then = Callable[[Result, int], object]
 

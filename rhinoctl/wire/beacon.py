@@ -24,6 +24,9 @@ SILENT_S = 1.0
 BACKLOG = 128
 """Questions that wait while the process is stopped."""
 
+PORTS = 65_536
+"""Those of a host end before this one."""
+
 PAUSE_S = 1.0
 """After a connection that could not be taken, for want of file descriptors, say."""
 
@@ -44,7 +47,7 @@ def light(host: str, first: int) -> str:
     Empty if none is free.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in range(first, first + BEACON_PORTS):
+    for port in range(first, min(first + BEACON_PORTS, PORTS)):
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

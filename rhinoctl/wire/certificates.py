@@ -14,16 +14,14 @@ from cryptography.hazmat.primitives import serialization
 
 from rhinoctl.errors import CertificateRefused
 from rhinoctl.wire.credentials import Credentials, Tls, TlsFiles
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.secret import Secret, read_token
 
 RENEW = "have `rhinoctl deploy` issue it anew, or name the files of this cluster"
 
 
 def read_credentials(token_file: str, tls: TlsFiles | None) -> Credentials:
-    """What a process with such settings has. Raises CertificateRefused, and OSError without a
-    token."""
-    token = Secret(Path(token_file).read_text("ascii").strip())
-    return Credentials(token, None if tls is None else read_tls(tls))
+    """What a process with such settings has. Raises CertificateRefused and Unauthenticated."""
+    return Credentials(read_token(token_file), None if tls is None else read_tls(tls))
 
 
 def read_tls(files: TlsFiles, *, now: datetime | None = None) -> Tls:

@@ -33,6 +33,9 @@ HANDSHAKES = {
     "certificate verify failed: certificate is not yet valid": (
         "its certificate does not hold yet: the clocks differ"
     ),
+    "certificate verify failed: unsuitable certificate purpose": (
+        "its certificate is that of a person, not of a host"
+    ),
     "certificate verify failed": "it shows a certificate of another cluster",
     "is not in peer certificate": "its certificate is that of another host",
     "wrong version number": "it does not speak TLS",

@@ -1,6 +1,10 @@
 """A secret that cannot be printed by accident."""
 
 import hmac
+import os
+from pathlib import Path
+
+from rhinoctl.errors import Unauthenticated
 
 
 class Secret:
@@ -31,3 +35,19 @@ class Secret:
 
     def __format__(self, spec: str) -> str:
         return "***"
+
+
+def read_token(token_file: str | os.PathLike[str]) -> Secret:
+    """The cluster's token. Raises Unauthenticated, naming the file, without one."""
+    try:
+        token = Path(token_file).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        token, reason = "", str(fault)
+    else:
+        reason = f"{token_file} is empty"
+    if not token:
+        raise Unauthenticated(
+            f"the cluster's token cannot be read: {reason}",
+            remedy="run as the user who started the cluster, or name the file in RHINO_TOKEN_FILE",
+        )
+    return Secret(token)

@@ -341,5 +341,12 @@ def test_hosts_are_checked_over_ssh_and_left_as_they_were(
         ("w3", "ssh"),
     }
     passed = {f.check for f in found.findings if (f.host, f.verdict) == ("w1", Verdict.PASS)}
-    assert {"python", "clock", "port 7470", "port 7471", "directory /opt/rhinoctl"} <= passed
+    assert {
+        "network",
+        "python",
+        "clock",
+        "port 7470",
+        "port 7471",
+        "directory /opt/rhinoctl",
+    } <= passed
     assert {path for each in (host, twin) for path in each.directory.rglob("*")} == before

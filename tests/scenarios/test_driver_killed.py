@@ -56,6 +56,7 @@ def test_runs_that_are_killed_again_and_again(times: int) -> None:
     world.finish(world.start_query(directory), batches=directory.committed + 8)
 
 
+@pytest.mark.slow
 def test_a_driver_killed_with_the_marker_in_its_hands() -> None:
     """Whatever becomes of the record that carries the marker, the handover ends."""
     for skip in range(4):

@@ -92,10 +92,10 @@ def test_a_worker_is_lost_at_a_step_of_a_batch(step: str) -> None:
     ("step", "after"),
     [
         ("stage 0", False),
-        ("send Put", True),
+        pytest.param("send Put", True, marks=pytest.mark.slow),
         ("send Seal", True),
         ("send Apply", True),
-        ("then", True),
+        pytest.param("then", True, marks=pytest.mark.slow),
         ("commit", True),
     ],
 )
@@ -170,6 +170,7 @@ def test_a_worker_that_is_cut_off_comes_back() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_a_returning_worker_uses_its_files_again() -> None:
     """With two workers the copies have no other place: the lost one gets them back."""
     world, query = started(workers=2, batches=40)
@@ -236,6 +237,7 @@ def test_an_agent_ends_without_a_controller_to_be_told() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_copies_are_made_anew_once_the_heirs_have_recovered() -> None:
     """They would take the network, and the disks, from what the job waits for."""
     world, query = started(workers=4, batches=40)
@@ -265,8 +267,25 @@ def test_an_agent_that_stays_away_is_given_up() -> None:
     end(world, query)
 
 
-@pytest.mark.parametrize("phase", [Phase.WARMING, Phase.ARMED, Phase.MARKED])
-@pytest.mark.parametrize("gone", ["w1", "w2", "w3"])
+@pytest.mark.parametrize(
+    ("gone", "phase"),
+    [
+        ("w1", Phase.ARMED),
+        ("w2", Phase.WARMING),
+        ("w2", Phase.MARKED),
+        ("w3", Phase.MARKED),
+        *(
+            pytest.param(gone, phase, marks=pytest.mark.slow)
+            for gone, phase in (
+                ("w1", Phase.WARMING),
+                ("w1", Phase.MARKED),
+                ("w2", Phase.ARMED),
+                ("w3", Phase.WARMING),
+                ("w3", Phase.ARMED),
+            )
+        ),
+    ],
+)
 def test_a_worker_is_lost_during_a_handover(gone: str, phase: Phase) -> None:
     """The origin's or a third one: the handover goes on from the layout that the failover made. The
     target's: it is aborted, unless its marker is decided already."""
@@ -537,7 +556,7 @@ def test_a_member_that_is_lost_is_replaced() -> None:
     [
         ("a byte", False),
         pytest.param("gone", False, marks=pytest.mark.slow),
-        ("truncated", True),
+        pytest.param("truncated", True, marks=pytest.mark.slow),
         pytest.param("empty", True, marks=pytest.mark.slow),
     ],
 )

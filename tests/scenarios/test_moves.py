@@ -120,6 +120,7 @@ def test_pause_is_measured() -> None:
     assert pause_ms < 300
 
 
+@pytest.mark.slow
 def test_vnodes_that_come_back_at_once_are_opened_from_the_new_copy() -> None:
     """An origin that still has a vnode open from its own time has missed what came in between: it
     cannot go on from there, though its worker's log has the records by then."""

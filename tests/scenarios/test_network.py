@@ -13,7 +13,8 @@ from tests.fakes.world_input import Workload
 ROUGH = Faults(delay_s=(0.0005, 0.03), lose_request=0.05, lose_answer=0.05, repeat=0.05)
 
 
-@pytest.mark.parametrize("seed", [*(pytest.param(s, marks=pytest.mark.slow) for s in (0, 1)), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_one_message_in_twenty_is_lost_and_one_comes_twice(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

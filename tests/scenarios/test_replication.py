@@ -135,6 +135,7 @@ def test_a_lagging_copy_replays_more_and_serves_all_the_same() -> None:
     assert query.failures == []
 
 
+@pytest.mark.slow
 def test_the_network_has_a_bound() -> None:
     """Copies come, slowly; the lag that is told grows meanwhile."""
     fast, slow = (World(workers=2, instances=1, replication=1, copies_bytes_s=b) for b in (0, 400))

@@ -66,7 +66,7 @@ def test_one_disk_is_laid_out_as_ever() -> None:
     world.finish(query, batches=query.directory.committed + 5)
 
 
-@pytest.mark.parametrize("ends", ["agent", "power"])
+@pytest.mark.parametrize("ends", [pytest.param("agent", marks=pytest.mark.slow), "power"])
 def test_after_a_restart_every_vnode_is_where_it_was(ends: str) -> None:
     world = World(workers=2, replication=1, disks=2)
     query = world.start_query()
@@ -293,6 +293,7 @@ def test_what_nobody_else_has_waits_for_its_disk() -> None:
     world.finish(query, batches=query.directory.committed + 20)
 
 
+@pytest.mark.slow
 def test_a_scrub_that_is_asked_for_finds_what_has_rotted() -> None:
     world = World(workers=2, replication=1, disks=2)
     query = world.start_query()
@@ -326,6 +327,7 @@ def test_a_scrub_that_is_asked_for_finds_what_has_rotted() -> None:
     world.finish(query, batches=query.directory.committed + 20)
 
 
+@pytest.mark.slow
 def test_an_agent_starts_without_a_disk_and_takes_it_back_later() -> None:
     """What was made anew elsewhere meanwhile counts, and not what is old on it."""
     world = World(workers=3, replication=1, disks=2)

@@ -68,7 +68,13 @@ def healed(world: World, worker: str) -> None:
     assert world.groups().unreadable == {}
 
 
-@pytest.mark.parametrize("worker", ["w1", "w3"], ids=["an owner", "copies only"])
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param("w1", id="an owner"),
+        pytest.param("w3", id="copies only", marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_given_up_for_the_job_and_heals_by_itself(worker: str) -> None:
     """Its instances may still run: what they owned has heirs, and they end."""
     world, query = started()
@@ -145,6 +151,7 @@ def test_everybody_names_it_and_a_failover_by_hand_is_accepted() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_nothing_is_set_aside_before_a_batch_says_that_nothing_is_needed() -> None:
     """The last batch's output may still be owed (invariant 14)."""
     world, query = started()

@@ -211,14 +211,17 @@ class Audit:
     # --- 13: left-overs --------------------------------------------------------------------------
 
     def _check_left_over(self, worker: WorkerId) -> None:
-        disk, decided = self._disk(worker), {r.id for r in self._watching.decided}
-        attempts = {(*i.position, *i.attempt) for i in decided}
+        """A worker that the job has gone on without keeps what it had, until it is told to drop it
+        or is taken in again: it has not heard of what was decided since."""
+        disk, decided = self._disk(worker), self._watching.decided
+        attempts = {(*r.position, *r.attempt) for r in decided}
+        heard = [r for r in decided if worker in r.voters or worker in r.next_epoch.listeners()]
+        newest = max(((*r.position, *r.attempt) for r in heard), default=())
         for name in disk.list(f"{self._root()}/log"):
             parts = SEGMENT.fullmatch(name)
             require(parts is not None, 13, f"{worker} has {name} in its log")
             assert parts is not None
             key = tuple(int(p) for p in parts.groups())
-            newest = max(attempts)
             require(key in attempts or key > newest, 13, f"{worker} has kept {name}")
 
 

@@ -94,6 +94,7 @@ def test_all_mistakes_are_found_at_once_each_with_its_line() -> None:
         ("format: 2\n" + LEAST, 1, "`format`"),
         (LEAST.replace("w2", "W1"), 5, "is there twice, first in line 4"),
         (LEAST + "    name: w1\n", 6, "two workers are called w1, the first in line 4"),
+        (LEAST + "    name: controller\n", 5, "is the controller's name in every table"),
         (LEAST.replace("w2", "'fe80::1'"), 5, "give it a `name`"),
         (LEAST + "    disks: []\n", 6, "`workers[2].disks`"),
         (LEAST + "    disks: [data]\n", 6, "not an absolute path"),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from rhinoctl import errors
-from rhinoctl.control.client import ControlClient, locate_controller, read_token
+from rhinoctl.control.client import ControlClient, locate_controller
 from rhinoctl.ids import InstanceId, JobName, Vnode
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.jobs import OperatorSpec
-from rhinoctl.wire.secret import Secret
+from rhinoctl.wire.secret import Secret, read_token
 from tests.fakes import controller as fake
 from tests.fakes.controller import TOKEN, FakeController
 

@@ -277,5 +277,6 @@ def test_a_deployed_cluster_goes_by_its_name(
     access(tmp_path / "prod", "https://c2:7470")
     assert locate_controller("prod", environ).address == "https://c1:7470"
     assert locate_controller("./prod", environ).address == "https://c2:7470"
-    with pytest.raises(errors.NotRunning):
-        locate_controller("staging", environ)
+    for none in ("staging", ".."):
+        with pytest.raises(errors.NotRunning):
+            locate_controller(none, environ)

@@ -298,8 +298,9 @@ def test_an_abort_after_the_marker_changes_nothing() -> None:
     assert bench.abort(op).phase is Phase.COMPLETE
 
 
-def test_the_deadline_passes_also_while_no_worker_answers() -> None:
+def test_the_deadline_passes_also_while_no_worker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 6: design, section 14, an operation stuck for ever."""
+    monkeypatch.setattr(limits, "HANDOVER_DEADLINE_S", 60.0)
     bench = started()
     hold_copies(bench)
     op = bench.handover(0, to="i1").id

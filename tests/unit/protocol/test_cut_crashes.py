@@ -15,6 +15,9 @@ def name_of(scenario: Scenario) -> str:
     return scenario.name.replace(" ", "-").replace(",", "")
 
 
+USUAL = (scenarios.BEHIND_EACH_OTHER, scenarios.LOST_AT_A_MARKER)
+"""The smallest with all that there is to lose: between batches, and at a marker."""
+
 every_job = pytest.mark.parametrize("scenario", scenarios.LOSABLE, ids=name_of)
 
 
@@ -25,7 +28,13 @@ def test_invariants_hold_without_faults(scenario: Scenario) -> None:
     assert all(count == 1 for count in world.oracle.delivered.values())
 
 
-@every_job
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(job, id=name_of(job), marks=() if job in USUAL else pytest.mark.slow)
+        for job in scenarios.LOSABLE
+    ],
+)
 def test_invariants_1_2_4_6_14_whoever_is_lost_wherever(scenario: Scenario) -> None:
     """Dead, dead for a while, or cut off: the job goes on without it, and nothing that it does
     when it comes back counts."""

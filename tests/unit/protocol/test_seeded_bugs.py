@@ -209,10 +209,19 @@ FAILOVER_BUGS: dict[str, tuple[Rules, Scenario, Faults]] = {
     ),
 }
 
+SLOW = tuple(s.name for s in (scenarios.RING, scenarios.TWO_COPIES, scenarios.LOST_BETWEEN))
+"""The larger places where the same bug hides."""
+
 every_failover_bug = pytest.mark.parametrize(
     ("rules", "scenario", "faults"),
-    FAILOVER_BUGS.values(),
-    ids=[name.replace(" ", "-").replace(",", "").replace(":", "") for name in FAILOVER_BUGS],
+    [
+        pytest.param(
+            *bug,
+            id=name.replace(" ", "-").replace(",", "").replace(":", ""),
+            marks=pytest.mark.slow if name.endswith(SLOW) else (),
+        )
+        for name, bug in FAILOVER_BUGS.items()
+    ],
 )
 
 

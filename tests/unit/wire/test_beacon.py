@@ -89,6 +89,7 @@ def test_the_first_free_port_is_taken() -> None:
 
 def test_without_a_free_port_there_is_no_beacon() -> None:
     assert light("192.0.2.1", 7472) == "", "an address of nobody: no port of it is free"
+    assert light("127.0.0.1", 65_536) == "", "nor is there one after the last"
 
 
 @pytest.mark.parametrize(

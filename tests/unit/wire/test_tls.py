@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyarrow import flight
 
-from rhinoctl.config.authority import make_authority
+from rhinoctl.config.authority import issue, make_authority
 from rhinoctl.errors import UsageError
 from rhinoctl.protocol.messages import Done, Header, Refusal, RefusalCode, decode
 from rhinoctl.protocol.ports import Address, Outcome
@@ -124,6 +124,20 @@ def test_a_server_that_is_not_who_it_should_be_gets_nothing(tls: Tls, said: str)
     with listening(tls) as server:
         failed = failure(server.address, OURS)
         assert failed.outcome is Outcome.NOT_DONE
+        assert failed.detail.startswith(HANDSHAKES[said])
+        assert server.receive(0.1) is None
+
+
+def test_a_certificate_of_a_person_serves_nobody() -> None:
+    """Also not under a name that is a host's."""
+    person = issue(CLUSTER, name="localhost", role="operator", hosts=())
+    tls = Tls(
+        ca=CLUSTER.certificate.decode(), certificate=person.certificate.decode(), key=person.key
+    )
+    with listening(tls, "localhost") as server:
+        failed = failure(server.address, OURS)
+        assert failed.outcome is Outcome.NOT_DONE
+        said = "certificate verify failed: unsuitable certificate purpose"
         assert failed.detail.startswith(HANDSHAKES[said])
         assert server.receive(0.1) is None
 
