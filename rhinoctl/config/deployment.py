@@ -130,9 +130,11 @@ class FileFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFound:
-    """A process as it is; `started_with` is empty if that is not known."""
+    """A process as it is; `kept`: it would be started again; `started_with` is empty if that is not
+    known."""
 
     running: bool
+    kept: bool = True
     started_with: str = ""
 
 
@@ -247,8 +249,10 @@ def _steps(target: HostTarget, found: Found) -> Iterator[Step]:
     for service in target.services:
         started_with = service.started_with(target.environment)
         there = found.services.get(service.role, ServiceFound(running=False))
-        if not there.running or there.started_with != started_with:
-            yield StartService(service=service, started_with=started_with, anew=there.running)
+        other = there.started_with != started_with
+        if other or not (there.running and there.kept):
+            anew = other and there.running
+            yield StartService(service=service, started_with=started_with, anew=anew)
 
 
 def _directories(target: HostTarget, found: Found) -> Iterator[Directory]:

@@ -202,7 +202,9 @@ def found_on(looked: Looked) -> Found:
         },
         services={
             role: ServiceFound(
-                running=state.running, started_with=deployed.started.get(role.value, "")
+                running=state.running,
+                kept=state.kept,
+                started_with=deployed.started.get(role.value, ""),
             )
             for role, state in looked.states.items()
         },

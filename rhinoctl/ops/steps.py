@@ -77,8 +77,9 @@ def perform(step: Step, host: Host, tools: Tools) -> None:
             remove_old(host, top, root=False)
         case StartService(service=service, started_with=started_with, anew=anew):
             process = tools.looked.processes[service.role]
-            if anew or process.state(host).kept:
-                process.stop(host)
+            state = process.state(host)
+            if anew or (state.kept and not state.running):
+                process.stop(host)  # in the second case it waits to be started, as it did before
             process.start(host)
             path = PurePosixPath(posixpath.dirname(service.settings), STARTED)
             write_file(host, path, f"{started_with}\n".encode(), PRIVATE, root=False)

@@ -12,9 +12,10 @@ SSH_PORT = 22
 class DeployHosts:
     """The controller's host `c1` and so many workers' hosts, at a bridge whose links can be cut."""
 
-    def __init__(self, directory: Path, workers: int) -> None:
+    def __init__(self, directory: Path, workers: int, user: str = "root") -> None:
         needed()
         self.directory = directory
+        self._user = user
         self.inventory = directory / "inventory.yml"
         self.hosts: dict[str, RealHost] = {}
         self._network = Hosts(workers + 1)
@@ -30,6 +31,8 @@ class DeployHosts:
                 )
                 self.hosts[name] = host
                 host.admit(key.with_suffix(".pub"))
+                if user != "root":
+                    host.add_account(user)
                 host.start()
         except BaseException:
             self.close()
@@ -43,15 +46,19 @@ class DeployHosts:
     def workers(self) -> list[str]:
         return [f"w{n}" for n in range(1, len(self._network.names))]
 
-    def write_inventory(self, more: str = "", controller: str = "lease_s: 5") -> None:
-        """The inventory of all hosts, by their addresses; `more` goes to its top."""
+    def write_inventory(
+        self, more: str = "", controller: str = "lease_s: 5", worker: str = "slots: 8"
+    ) -> None:
+        """The inventory of all hosts, by their addresses; `more` goes to its top, the others are
+        said of the controller and of each worker."""
         known = self.directory / "known_hosts"
         known.write_text("".join(host.known() for host in self.hosts.values()))
         workers = "".join(
-            f"  - {{host: {self.hosts[name].address}, name: {name}, rack: {name}}}\n"
+            f"  - {{host: {self.hosts[name].address}, name: {name}, rack: {name}, {worker}}}\n"
             for name in self.workers()
         )
-        ssh = f"user: root, identity: {self.directory / 'id'}, known_hosts: {known}, connect_s: 4"
+        identity = self.directory / "id"
+        ssh = f"user: {self._user}, identity: {identity}, known_hosts: {known}, connect_s: 4"
         self.inventory.write_text(
             f"cluster: clicks\n{more}ssh: {{{ssh}}}\n"
             f"controller: {{host: {self.hosts['c1'].address}, {controller}}}\n"

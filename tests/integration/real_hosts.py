@@ -17,6 +17,9 @@ from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
 
+PLAIN_UID = 4242
+"""Of an account that a host has and this machine has not."""
+
 _START = """\
 set -e
 mount --make-rprivate /
@@ -24,6 +27,7 @@ mount --bind "$1" /mnt
 for private in root opt tmp; do mount --bind "/mnt/$private" "/$private"; done
 mount --bind /mnt/varlib /var/lib
 mount --bind /mnt/machine-id /etc/machine-id
+if [ -e /mnt/passwd ]; then mount --bind /mnt/passwd /etc/passwd; fi
 hostname "$2"
 mkdir -p /run/sshd
 exec "$3" -D -e -f /mnt/sshd_config
@@ -75,6 +79,14 @@ class RealHost:
         """Let a key in."""
         with open(self.directory / "authorized_keys", "a", encoding="utf-8") as file:
             file.write(public_key.read_text())
+
+    def add_account(self, name: str) -> None:
+        """An account without any power, with a directory of its own: /var/lib/NAME."""
+        line = f"{name}:x:{PLAIN_UID}:{PLAIN_UID}::/var/lib/{name}:/bin/sh\n"
+        (self.directory / "passwd").write_text(Path("/etc/passwd").read_text() + line)
+        home = self.directory / "varlib" / name
+        home.mkdir()
+        os.chown(home, PLAIN_UID, PLAIN_UID)
 
     def known(self) -> str:
         """Its line for a file of known hosts."""

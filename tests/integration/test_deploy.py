@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from rhinoctl.protocol.views import Health
 from rhinoctl.spark import Result, Rhino
 from rhinoctl.spark.source import nexmark_batch, nexmark_stream
 from tests.integration.deployed_hosts import DeployHosts
+from tests.integration.real_hosts import PLAIN_UID
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # needs root, sshd and ip
 
@@ -138,6 +141,46 @@ def test_from_nothing_to_a_cluster_and_back(cluster: Cluster, capfd: Any) -> Non
     assert cluster.files() == before
     with capfd.disabled():
         print(f"\n  deploy {first:.1f} s, again {second:.1f} s", end="")
+
+
+def test_without_root_and_after_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An account without any power has directories of its own. A deployment that Ctrl-C ends while
+    it uploads has ended within seconds, says how to go on, and that finishes it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    hosts = DeployHosts(tmp_path, workers=1, user="spark")
+    try:
+        mine = "/var/lib/spark"
+        more = f"install_dir: {mine}/rhinoctl\n"
+        hosts.write_inventory(more, f"data_dir: {mine}/controller", f"disks: [{mine}/disk]")
+        cluster = Cluster(hosts, capfd)
+        argv = [sys.executable, "-m", "rhinoctl.cli", "deploy", "-i", str(hosts.inventory)]
+        typed = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, process_group=0)
+        assert typed.stderr is not None
+        for line in typed.stderr:
+            if "install release" in line:
+                break
+        time.sleep(0.5)
+        began = time.monotonic()
+        typed.send_signal(signal.SIGINT)
+        said = typed.stderr.read()
+        assert typed.wait(10) == 130
+        assert time.monotonic() - began < 10
+        assert "go on with: rhinoctl replay" in said
+        run = said.rsplit(" ", 1)[1].strip()
+        assert cluster.modules() == []
+        assert main(["replay", run]) == Exit.DONE
+        await_health("clicks", 1)
+        for host, module in (("c1", CONTROLLER), ("w1", AGENT)):
+            (pid,) = cluster.running(host, module)
+            assert Path(f"/proc/{pid}").stat().st_uid == PLAIN_UID
+        code, _ = cluster.run("undeploy", "--confirm", "clicks", "--wipe-data")
+        assert (code, cluster.modules()) == (Exit.DONE, [])
+        left = {file.partition("/")[2] for file in cluster.files()}
+        assert left == {"varlib/spark"}
+    finally:
+        hosts.close()
 
 
 @pytest.mark.spark

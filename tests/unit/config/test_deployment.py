@@ -162,6 +162,11 @@ DIFFERENCES: dict[str, tuple[Callable[[Found], Found], list[type[Step]], bool]] 
         False,
     ),
     "a process that does not run": (lambda f: serving(f, running=False), [StartService], False),
+    "a process that nobody would start again": (
+        lambda f: serving(f, kept=False),
+        [StartService],
+        False,
+    ),
     "what it was started with": (lambda f: serving(f, started_with="x"), [StartService], True),
     "a process of which that is not known": (
         lambda f: serving(f, started_with=""),
