@@ -45,7 +45,7 @@ from rhinoctl.ops.deployed import (
     read_deployed,
 )
 from rhinoctl.ops.hosts import fleet_of
-from rhinoctl.ops.steps import Health, Tools, perform, read_status
+from rhinoctl.ops.steps import HEALTH_S, SETTLE_S, Health, Tools, perform, read_status
 from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.environment import Environment, build_environment
 from rhinoctl.remote.fleet import Fleet
@@ -69,6 +69,8 @@ class Means:
     open_fleet: Callable[[Inventory, Login], Fleet[Host]] = fleet_of
     build: Callable[[Platform, Path, Callable[[str], None]], Environment] = build_environment
     status: Callable[[Deployed], StatusView] = read_status
+    health_s: float = HEALTH_S
+    settle_s: float = SETTLE_S
 
 
 REAL: Final = Means()
@@ -222,7 +224,7 @@ class Deployment:
         self._hosts: tuple[str, ...] = ()
         self._journal: Journal | None = None
         self._lock = Lock()
-        self._health = Health(cluster, fleet.interrupted, means.status)
+        self._health = Health(cluster, fleet.interrupted, means.status, means.health_s)
 
     # --- the plan --------------------------------------------------------------------------------
 
@@ -307,8 +309,8 @@ class Deployment:
         self._at_once(hosts, partial(self._start, role=Role.CONTROLLER))
 
     def _start_agents(self) -> None:
-        """Those that do not run all at once; those that do one after the other, so that no more
-        than one worker is away at a time."""
+        """Those that do not run all at once; those that do one after the other, each once all is as
+        well as before the first, so that no more than one worker is away at a time."""
         starting = [name for name in self._with_steps() if self._starts(name, Role.AGENT)]
         if starting:
             silent = self._health.controller_is_silent()
@@ -317,10 +319,16 @@ class Deployment:
                     self._fail(name, _not_tried(name, silent))
                 return
         again = [name for name in starting if self._starts(name, Role.AGENT, anew=True)]
+        before = self._health.troubles() if again else frozenset()
         start = partial(self._start, role=Role.AGENT)
         self._at_once([name for name in starting if name not in again], start)
         for name in again:
-            self._at_once([name], start)
+            try:
+                self._health.settle(name, before, self._means.settle_s)
+            except RhinoError as fault:
+                self._fail(name, fault)
+            else:
+                self._at_once([name], start)
 
     def _starts(self, name: str, role: Role, *, anew: bool = False) -> bool:
         return any(

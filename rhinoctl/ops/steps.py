@@ -21,7 +21,7 @@ from rhinoctl.config.deployment import (
     WriteFiles,
     controller_url,
 )
-from rhinoctl.errors import DeadlineExceeded, HostLost, NotRunning, RhinoError
+from rhinoctl.errors import DeadlineExceeded, HostLost, NotRunning, NotTried, RhinoError
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.deployed import Deployed, Looked
 from rhinoctl.ops.local import not_back
@@ -38,6 +38,9 @@ HEALTH_S: Final = 30.0
 
 LOOK_S: Final = 0.5
 """Between two looks at a process that was started."""
+
+SETTLE_S: Final = 120.0
+"""Between two restarts: instances start, catch up, and copies are full again."""
 
 STARTS_MAX: Final = 3
 """A process that was started so often by whoever keeps it running does not stay."""
@@ -95,16 +98,18 @@ class Health:
         cluster: Deployed,
         interrupted: Event,
         status: Callable[[Deployed], StatusView],
+        health_s: float = HEALTH_S,
     ) -> None:
         self._cluster = cluster
         self._interrupted = interrupted
         self._status = status
+        self._health_s = health_s
         self.controller = controller_url(cluster.inventory)
 
     def wait(self, host: Host, process: Process, place: Place, role: Role) -> None:
         """Wait until a process does its part. Raises ServiceFailed if it does not stay, with its
-        last words, and DeadlineExceeded if it stays and is silent for `HEALTH_S`."""
-        deadline = time.monotonic() + HEALTH_S
+        last words, and DeadlineExceeded if it stays and is silent for too long."""
+        deadline = time.monotonic() + self._health_s
         while True:
             why = self._why_not(place, role)
             if why is None:
@@ -135,6 +140,33 @@ class Health:
         if not known:
             return "the controller does not know its worker: its settings are of another inventory"
         return "it has not reported to the controller" if not_back(known) else None
+
+    def troubles(self) -> frozenset[str]:
+        """What the controller says is not as it is to be: workers, instances, copies, operations
+        under way. Raises NotRunning and its like."""
+        status = self._status(self._cluster)
+        found = [f"worker {name} is not well" for name in not_back(status.workers)]
+        for job in status.jobs:
+            if job.operation is not None:
+                found.append(f"{job.operation} of job {job.name} is under way")
+            if job.lacking:
+                found.append(f"job {job.name} lacks copies")
+            poor = [each.id for each in job.instances if not each.ready]
+            found += [f"instance {each} of job {job.name} is not ready" for each in poor]
+        return frozenset(found)
+
+    def settle(self, host: str, before: frozenset[str], patience_s: float) -> None:
+        """Wait until nothing is worse than before the first restart. Raises NotTried if that takes
+        too long, and what `troubles` does."""
+        deadline = time.monotonic() + patience_s
+        while worse := self.troubles() - before:
+            if time.monotonic() > deadline:
+                raise NotTried(
+                    f"{host}: its agent was not restarted: {', '.join(sorted(worse))}",
+                    remedy="see `rhinoctl status`; once that is well, repeat the command: it goes"
+                    " on where this one stopped",
+                )
+            self._interrupted.wait(LOOK_S)
 
     def controller_is_silent(self) -> RhinoError | None:
         """Why the controller does not answer; None if it does."""

@@ -80,12 +80,15 @@ class World:
         self.plans: list[DeployView] = []
         self.release = "1-a"
         self.missing: RhinoError | None = None
+        self.sick: set[str] = set()
 
     def means(self) -> Means:
         return Means(
             open_fleet=lambda inventory, login: fleet_of_fakes(self.hosts),
             build=self._build,
             status=self._status,
+            settle_s=1.0,
+            health_s=1.0,
         )
 
     def _build(self, platform: Platform, cache: Path, say: Callable[[str], None]) -> Environment:
@@ -108,7 +111,7 @@ class World:
             WorkerView(
                 id=WorkerId(name),
                 address="",
-                health=Health.OK if host.running else Health.DOWN,
+                health=Health.OK if host.running and name not in self.sick else Health.DOWN,
                 seen_s=0.0,
                 pid=1,
                 free_bytes=0,
@@ -397,6 +400,28 @@ def test_agents_that_run_are_restarted_one_after_the_other(world: World) -> None
     assert all(host.restarts for host in world.plans[-1].hosts)
     assert most == [1, 1]
     assert {host.current for host in world.hosts.values()} == {"1-b"}
+
+
+def test_a_restart_that_leaves_things_worse_is_the_last_one(world: World) -> None:
+    """What was wrong before does not count."""
+    world.sick.add("w2")
+    world.deploy()
+    world.release = "1-b"
+    assert exit_of(world.deploy()) is Exit.PARTIAL  # w2 does not report
+    world.sick.clear()
+    assert exit_of(world.deploy()) is Exit.DONE
+    world.release = "1-c"
+    world.hosts["w1"].before = lambda command: (
+        world.sick.add("w1") if command.what.startswith("stop") else None
+    )
+    view = world.deploy()
+    assert states(view) == {
+        "controller": HostState.DONE,
+        "w1": HostState.FAILED,
+        "w2": HostState.NOT_TRIED,
+    }
+    assert "worker w1 is not well" in view.hosts[2].reason
+    assert world.hosts["w2"].current == "1-b"
 
 
 def test_ctrl_c_leaves_an_account_and_going_on_finishes(world: World) -> None:
