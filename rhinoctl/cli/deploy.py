@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rhinoctl.cli import hosts
 from rhinoctl.cli.options import (
     AcceptNew,
     AskPassword,
@@ -73,6 +74,34 @@ def replay(
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
         view = ops.resume(run, login, progress, lambda plan: _agree(plan, progress, yes))
+    return _end(view, as_json)
+
+
+def rotate_keys(
+    access: Annotated[
+        bool,
+        typer.Option(
+            "--access",
+            help="For people and Spark drivers, too, with new tokens: their access has to be copied"
+            " to them again, and what runs with the old one is refused.",
+        ),
+    ] = False,
+    yes: Yes = False,
+    inventory: InventoryFile = USUAL_FILE,
+    accept_new: AcceptNew = False,
+    ask_password: AskPassword = False,
+    as_json: Json = False,
+) -> int:
+    """Give every process a new key and certificate of the cluster's authority.
+
+    Processes are restarted one after the other, as by `rhinoctl deploy`, which also finishes what
+    was interrupted. Jobs go on.
+    """
+    confirm("Restart every process of the cluster with new keys?", yes=yes)
+    request = ops.DeployRequest(inventory=inventory, renew=True, renew_access=access)
+    with DeployProgress() as progress:
+        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+        view = ops.deploy(request, login, progress, lambda plan: _agree(plan, progress, yes=True))
     return _end(view, as_json)
 
 
@@ -163,6 +192,16 @@ def add_to(app: typer.Typer) -> None:
             **notes,
         )
     )(replay)
+    hosts.app.command(
+        "rotate-keys",
+        **ends(
+            "rhinoctl hosts rotate-keys\nrhinoctl hosts rotate-keys --access --yes",
+            *codes,
+            busy=busy,
+            refused="the inventory leaves out a worker that was deployed",
+            **notes,
+        ),
+    )(rotate_keys)
     app.command(
         **ends(
             "rhinoctl undeploy\nrhinoctl undeploy --wipe-data --confirm clicks",

@@ -21,7 +21,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -180,6 +180,19 @@ class ClusterHome:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         local.replace_file(path, codec.dumps(there))
         return there
+
+    def renew(self, *, access: bool) -> None:
+        """Forget all certificates, so that the next deployment issues new ones; with `access` the
+        tokens of the API's roles are others, too. The token of the wire stays: those who have the
+        old one would not be heard by those who have the new one. Raises UnwritableDirectory."""
+        known = self.make()
+        with local.writing_in(self.directory):
+            for path in (self.directory / "issued").glob("*.json"):
+                path.unlink()
+        if access:
+            tokens = {**known.tokens, **{role: secrets.token_hex(32) for role in API_ROLES}}
+            made = replace(known, tokens=tokens)
+            local.replace_file(self.directory / AUTHORITY, codec.dumps(made))
 
     def _holds(self, certificate: str) -> bool:
         return expires(certificate.encode()) - self._now() > RENEW_BEFORE

@@ -78,11 +78,14 @@ REAL: Final = Means()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployRequest:
-    """What is asked for. `limit` are hosts, none of them for all."""
+    """What is asked for. `limit` are hosts, none of them for all. `renew`: with new keys and
+    certificates for every process; `renew_access`: for people and drivers, too, and new tokens."""
 
     inventory: Path
     limit: tuple[str, ...] = ()
     dry_run: bool = False
+    renew: bool = False
+    renew_access: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +190,8 @@ def _deploy(
     wanted = cluster.selected(request.limit)
     with cluster.home.claimed(), means.open_fleet(cluster.inventory, login) as fleet:
         check_members(cluster)
+        if request.renew and not request.dry_run:
+            cluster.home.renew(access=request.renew_access)
         deployment = Deployment(cluster, fleet, progress, means)
         deployment.look(wanted)
         view = replace(deployment.view(), dry_run=request.dry_run)

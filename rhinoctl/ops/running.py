@@ -10,7 +10,7 @@ from rhinoctl.errors import Exit, NotRunning, RhinoError
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
-from rhinoctl.ops.steps import Health, read_status
+from rhinoctl.ops.steps import SETTLE_S, Health, read_status
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.fleet import Fleet
@@ -128,8 +128,9 @@ def stop(
 def restart(
     file: Path, names: Sequence[str], login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
 ) -> HostsView:
-    """End and start one process after the other, each until it does its part; the first that does
-    not ends it. Raises what `list_hosts` does, and Busy."""
+    """End and start one process after the other, each until it does its part, and the next once
+    all is as well as before the first; the first that fails ends it. Raises what `list_hosts` does,
+    Busy, and NotTried."""
 
     def on(host: Host, process: Process, at: "At") -> None:
         tell(f"{host.name}: restarting the {at.role.value}")
@@ -246,17 +247,26 @@ def _change(
     faults: dict[str, RhinoError] = {}
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
         health = Health(cluster, fleet.interrupted, read_status)
+        before = _troubles(health) if rolling else None
         for role in AGENTS_LAST:
             at = At(cluster=cluster, role=role, health=health)
             hosts = [name for name, roles in selected.items() if role in roles]
             for group in [[name] for name in hosts] if rolling else [hosts]:
-                found = fleet.each(_on(cluster, do, at), [n for n in group if n not in faults])
-                faults |= {n: each for n, each in found.items() if isinstance(each, RhinoError)}
                 if rolling and faults:
                     break
-            if rolling and faults:
-                break
+                if before is not None and role is Role.AGENT:
+                    health.settle(group[0], before, SETTLE_S)
+                found = fleet.each(_on(cluster, do, at), [n for n in group if n not in faults])
+                faults |= {n: each for n, each in found.items() if isinstance(each, RhinoError)}
         return _view(cluster, fleet, selected, faults)
+
+
+def _troubles(health: Health) -> frozenset[str] | None:
+    """What is not well before the first restart; None where the controller does not tell."""
+    try:
+        return health.troubles()
+    except RhinoError:
+        return None
 
 
 def _on(cluster: Deployed, do: Do, at: At) -> Callable[[Host], None]:

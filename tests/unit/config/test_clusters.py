@@ -62,6 +62,18 @@ def test_a_certificate_of_an_authority_that_is_gone_is_issued_anew(tmp_path: Pat
     assert second.certificate != first.certificate
 
 
+@pytest.mark.parametrize("access", [False, True])
+def test_keys_are_renewed_under_the_same_authority(tmp_path: Path, access: bool) -> None:
+    there = home(tmp_path)
+    with there.claimed():
+        first = there.papers_of("agent", "w1", ("w1",), (WIRE, *API_ROLES))
+        there.renew(access=access)
+        second = there.papers_of("agent", "w1", ("w1",), (WIRE, *API_ROLES))
+    assert (second.key != first.key, second.ca) == (True, first.ca)
+    changed = {role for role in second.tokens if second.tokens[role] != first.tokens[role]}
+    assert changed == (set(API_ROLES) if access else set())
+
+
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     with home(tmp_path).claimed():
         home(tmp_path).papers_of("agent", "w1", ("w1",), (WIRE,))

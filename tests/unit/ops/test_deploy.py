@@ -424,6 +424,17 @@ def test_a_restart_that_leaves_things_worse_is_the_last_one(world: World) -> Non
     assert world.hosts["w2"].current == "1-b"
 
 
+def test_new_keys_are_a_deployment_that_restarts_everything_once(world: World) -> None:
+    world.deploy()
+    key = world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"]
+    request = DeployRequest(inventory=world.inventory, renew=True)
+    view = deploy(request, Login(), world.heard, world.plans.append, world.means())
+    assert exit_of(view) is Exit.DONE
+    assert all(host.restarts for host in view.hosts)
+    assert world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"] != key
+    assert exit_of(world.deploy(dry_run=True)) is Exit.DONE
+
+
 def test_ctrl_c_leaves_an_account_and_going_on_finishes(world: World) -> None:
     def before(command: Command) -> None:
         if command.what.startswith("install"):
