@@ -45,7 +45,7 @@ from rhinoctl.ops.deployed import (
     read_deployed,
 )
 from rhinoctl.ops.hosts import fleet_of
-from rhinoctl.ops.steps import HEALTH_S, SETTLE_S, Health, Tools, perform, read_status
+from rhinoctl.ops.steps import HEALTH_S, SETTLE_S, Health, Tools, perform, read_status, unwell
 from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.environment import Environment, build_environment
 from rhinoctl.remote.fleet import Fleet
@@ -294,9 +294,10 @@ class Deployment:
         ended = RunState.INTERRUPTED
         try:
             write_accesses(self._cluster)
+            before = self._troubles()
             self._at_once(self._with_steps(), self._prepare)
             self._start_controller()
-            self._start_agents()
+            self._start_agents(before)
             ended = RunState.PARTIAL if self._faults else RunState.DONE
         finally:
             journal.close(ended)
@@ -313,9 +314,16 @@ class Deployment:
         hosts = [name for name in self._with_steps() if self._starts(name, Role.CONTROLLER)]
         self._at_once(hosts, partial(self._start, role=Role.CONTROLLER))
 
-    def _start_agents(self) -> None:
+    def _troubles(self) -> frozenset[str]:
+        """What is not well before anything is restarted, as far as the controller tells."""
+        try:
+            return self._health.troubles()
+        except RhinoError:
+            return frozenset()
+
+    def _start_agents(self, before: frozenset[str]) -> None:
         """Those that do not run all at once; those that do one after the other, each once all is as
-        well as before the first, so that no more than one worker is away at a time."""
+        well as `before`, so that no more than one worker is away at a time."""
         starting = [name for name in self._with_steps() if self._starts(name, Role.AGENT)]
         if starting:
             silent = self._health.controller_is_silent()
@@ -324,12 +332,12 @@ class Deployment:
                     self._fail(name, _not_tried(name, silent))
                 return
         again = [name for name in starting if self._starts(name, Role.AGENT, anew=True)]
-        before = self._health.troubles() if again else frozenset()
         start = partial(self._start, role=Role.AGENT)
         self._at_once([name for name in starting if name not in again], start)
+        known = before | {unwell(name) for name in self._faults}
         for name in again:
             try:
-                self._health.settle(name, before, self._means.settle_s)
+                self._health.settle(name, known, self._means.settle_s)
             except RhinoError as fault:
                 self._fail(name, fault)
             else:

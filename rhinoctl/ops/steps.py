@@ -145,7 +145,7 @@ class Health:
         """What the controller says is not as it is to be: workers, instances, copies, operations
         under way. Raises NotRunning and its like."""
         status = self._status(self._cluster)
-        found = [f"worker {name} is not well" for name in not_back(status.workers)]
+        found = [unwell(name) for name in not_back(status.workers)]
         for job in status.jobs:
             if job.operation is not None:
                 found.append(f"{job.operation} of job {job.name} is under way")
@@ -175,6 +175,11 @@ class Health:
         except RhinoError as fault:
             return fault
         return None
+
+
+def unwell(worker: str) -> str:
+    """The trouble with a worker that does not report."""
+    return f"worker {worker} is not well"
 
 
 def read_status(cluster: Deployed) -> StatusView:
