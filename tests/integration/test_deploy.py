@@ -89,11 +89,13 @@ def states(view: Any) -> dict[str, str]:
     return {host["host"]: host["state"] for host in view["hosts"]}
 
 
-def await_health(cluster: str, workers: int) -> None:
+def await_health(cluster: str, workers: int, of: int = 0) -> None:
+    """Wait until so many workers are well, `of` so many, or all there are."""
     deadline = time.monotonic() + 30
     while True:
         status = read_status(cluster)
-        if [worker.health for worker in status.workers] == [Health.OK] * workers:
+        well = [worker.id for worker in status.workers if worker.health is Health.OK]
+        if (len(well), len(status.workers)) == (workers, of or workers):
             return
         assert time.monotonic() < deadline, status
         time.sleep(0.2)
@@ -143,6 +145,42 @@ def test_from_nothing_to_a_cluster_and_back(cluster: Cluster, capfd: Any) -> Non
         print(f"\n  deploy {first:.1f} s, again {second:.1f} s", end="")
 
 
+def test_a_host_that_falls_silent_in_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its link is cut while a release is uploaded: it is named within 30 s, the others are done,
+    and going on finishes it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    hosts = DeployHosts(tmp_path, workers=2)
+    try:
+        cluster, cut_at, told_at = Cluster(hosts, capfd), 0.0, 0.0
+        typed = subprocess.Popen(deploy_argv(hosts), stderr=subprocess.PIPE, text=True)
+        assert typed.stderr is not None
+        for line in typed.stderr:
+            if line.startswith("w2: install release"):
+                hosts.cut("w2")
+                cut_at = time.monotonic()
+            if line.startswith("w2: unreachable: "):
+                told_at = time.monotonic()
+        assert typed.wait(60) == Exit.PARTIAL
+        assert 0 < told_at - cut_at < 30
+        await_health("clicks", 1, of=2)
+        hosts.mend("w2")
+        (run,) = (clusters_directory() / "clicks" / "runs").glob("*.json")
+        assert main(["replay", run.stem]) == Exit.DONE
+        await_health("clicks", 2)
+        releases = hosts.hosts["w2"].directory / "opt/rhinoctl/versions"
+        assert len(list(releases.iterdir())) == 1
+        code, _ = cluster.run("undeploy", "--confirm", "clicks", "--wipe-data")
+        assert (code, cluster.modules()) == (Exit.DONE, [])
+    finally:
+        hosts.close()
+
+
+def deploy_argv(hosts: DeployHosts) -> list[str]:
+    return [sys.executable, "-m", "rhinoctl.cli", "deploy", "-i", str(hosts.inventory)]
+
+
 def test_without_root_and_after_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,8 +193,9 @@ def test_without_root_and_after_ctrl_c(
         more = f"install_dir: {mine}/rhinoctl\n"
         hosts.write_inventory(more, f"data_dir: {mine}/controller", f"disks: [{mine}/disk]")
         cluster = Cluster(hosts, capfd)
-        argv = [sys.executable, "-m", "rhinoctl.cli", "deploy", "-i", str(hosts.inventory)]
-        typed = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, process_group=0)
+        typed = subprocess.Popen(
+            deploy_argv(hosts), stderr=subprocess.PIPE, text=True, process_group=0
+        )
         assert typed.stderr is not None
         for line in typed.stderr:
             if "install release" in line:
