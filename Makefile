@@ -36,7 +36,7 @@ e2e-short: setup  ## the part of the end-to-end tests that CI runs: real process
 	    -k "not driver_killed and not controller_killed and not windows_move and not t3_a_worker" \
 	    tests/integration/test_main_job.py tests/integration/test_bench.py \
 	    tests/integration/test_black_hole.py tests/integration/test_local_cluster.py \
-	    tests/integration/test_remote.py
+	    tests/integration/test_remote.py tests/integration/test_environment.py
 
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
 	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash

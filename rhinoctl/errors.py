@@ -240,6 +240,18 @@ class CertificateRefused(Refused):
     code = "certificate-refused"
 
 
+class EnvironmentNotBuilt(Refused):
+    """What is put on hosts cannot be made from this installation; says what is not whole."""
+
+    code = "environment-not-built"
+
+
+class MissingWheel(EnvironmentNotBuilt):
+    """A package is not to be had for a host's platform; names it."""
+
+    code = "missing-wheel"
+
+
 class OperationAborted(RhinoError):
     """The operation ended at the old layout."""
 
@@ -344,6 +356,18 @@ class LoginShellEnded(HostError):
 
 class SudoRefused(HostError):
     code = "sudo-refused"
+
+
+class UnsupportedHost(HostError):
+    """Nothing that we could put there would run."""
+
+    code = "unsupported-host"
+
+
+class ServiceFailed(HostError):
+    """A service that was started does not stay up; the message has its last words."""
+
+    code = "service-failed"
 
 
 class CommandFailed(HostError):

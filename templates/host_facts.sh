@@ -4,6 +4,7 @@ say() { printf '%s\t%s\n' "$1" "$2"; }
 first() { "$@" 2>/dev/null | head -n 1; }
 say user "$(id -un)"
 say uid "$(id -u)"
+say home "$HOME"
 say host "$(uname -n)"
 say system "$(uname -s)"
 say machine "$(uname -m)"
@@ -15,6 +16,8 @@ say memory_kb "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
 say memory_free_kb "$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)"
 say open_files "$(ulimit -Hn)"
 if [ -d /run/systemd/system ]; then say systemd yes; else say systemd no; fi
+if [ -S "/run/user/$(id -u)/systemd/private" ]; then say user_manager yes; fi
+if [ -e "/var/lib/systemd/linger/$(id -un)" ]; then say linger yes; fi
 if sudo -n true 2>/dev/null; then say sudo yes; else say sudo no; fi
 for python in python3 python3.14 python3.13 python3.12 python3.11; do
     command -v "$python" >/dev/null 2>&1 || continue

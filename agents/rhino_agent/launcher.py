@@ -8,13 +8,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rhinoctl.remote.proc import born
+from rhinoctl.remote.proc import born, interpreter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class ProcessLauncher:
     """Real processes, each leading its own session: an agent killed alone takes none along."""
 
     def __init__(
-        self, argv: Sequence[str] = (sys.executable, "-m", "rhino_agent.instance")
+        self, argv: Sequence[str] = (*interpreter(), "-m", "rhino_agent.instance")
     ) -> None:
         self._argv = tuple(argv)
         self._children: dict[int, subprocess.Popen[bytes]] = {}

@@ -47,7 +47,8 @@ class DirectoryFacts:
 class HostFacts:
     """What a host says of itself. `clock_ahead_s` is of its clock before ours, give or take
     `clock_error_s`; `pythons` are versions and paths; `spark` are the versions of Spark's workers
-    that run there, empty for one that does not say; `temp` is yes, no or noexec."""
+    that run there, empty for one that does not say; `temp` is yes, no or noexec. `user_manager`:
+    systemd looks after services of the account; `linger`: also while it is not logged in."""
 
     user: str
     uid: int
@@ -69,6 +70,9 @@ class HostFacts:
     spark: tuple[str, ...]
     directories: tuple[DirectoryFacts, ...]
     ports_taken: frozenset[int]
+    home: str = ""
+    user_manager: bool = False
+    linger: bool = False
 
 
 def ask_facts(
@@ -140,6 +144,9 @@ def _facts(
         spark=tuple(value.removesuffix(".jar") for value in said.get("spark", ())),
         directories=tuple(_directory(one, n, path) for n, path in enumerate(directories)),
         ports_taken=frozenset(port for port in ports if one.get(f"port.{port}") == "taken"),
+        home=one.get("home", ""),
+        user_manager=one.get("user_manager") == "yes",
+        linger=one.get("linger") == "yes",
     )
 
 

@@ -11,8 +11,9 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Protocol
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
 
 from rhinoctl.errors import CommandFailed
 
@@ -22,18 +23,24 @@ SHOWN: int = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is run. `input` is piped into it; `changes` says that it leaves the host different;
-    `root` runs it by sudo where the inventory says so; `what` is what it is for, in errors."""
+    """What is run. `input`, or what is in `input_file`, is piped into it; `changes` says that it
+    leaves the host different; `root` runs it by sudo where the inventory says so; `what` is what
+    it is for, in errors."""
 
     argv: tuple[str, ...]
     what: str
     input: bytes = b""
+    input_file: Path | None = None
     timeout_s: float | None = None
     changes: bool = False
     root: bool = False
 
     def __str__(self) -> str:
         return joined(self.argv)
+
+    def open_input(self) -> BinaryIO:
+        """What is piped into it, from its beginning. Raises OSError."""
+        return BytesIO(self.input) if self.input_file is None else open(self.input_file, "rb")
 
 
 @dataclass(frozen=True, slots=True)

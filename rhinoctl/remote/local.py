@@ -13,7 +13,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rhinoctl.errors import PortInUse, UnwritableDirectory
-from rhinoctl.remote.proc import born, runs, stat_fields
+from rhinoctl.remote.proc import born, interpreter, runs, stat_fields
 
 KILL_S = 10.0
 """A killed process is gone at once, unless the kernel is busy with its pages."""
@@ -36,7 +35,7 @@ class ProcessName(NamedTuple):
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """The command line of a module of this very installation, whatever the directory."""
-    return (sys.executable, "-P", "-m", module, *arguments)
+    return (*interpreter(), "-P", "-m", module, *arguments)
 
 
 class Processes:

@@ -1,6 +1,13 @@
 """What the kernel says of a process: whether any of it still runs, and since when."""
 
+import sys
 from pathlib import Path
+
+
+def interpreter() -> tuple[str, ...]:
+    """How a process of ours runs Python: as we do, so that without the packages of the host's
+    interpreter where we are without them."""
+    return (sys.executable, *(("-S",) if sys.flags.no_site else ()))
 
 
 def born(pid: int) -> int | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import fabric
 import invoke
@@ -41,6 +41,9 @@ LOOK_S: Final = 0.01
 GRACE_S: Final = 5.0
 """A command that does not end when it is told to is killed after so long, by its host; and we wait
 for that a little longer than the host does."""
+
+SILENCE_S: Final = 20
+"""A host that acknowledges nothing for so long is lost, however long a command may take."""
 
 OUTPUT_MAX: Final = 64 << 20
 """What a command may print; all of it is in memory."""
@@ -144,6 +147,7 @@ class SshHost:
         except (OSError, EOFError, paramiko.SSHException, ValueError) as fault:
             self._connection.close()
             raise self._why_not(fault) from None
+        _watch(self._connection.transport.sock)
 
     def _check_identity(self) -> None:
         file = self._way.identity
@@ -193,7 +197,8 @@ class SshHost:
         mark = f"rhino-{secrets.token_hex(8)}"
         argv = ("sudo", "-n", "--", *command.argv) if self._as_root(command) else command.argv
         line = f"exec {joined(('sh', '-c', _SCRIPT, mark, f'{allowed:g}', *argv))}"
-        done = self._exchange(command, line, allowed + GRACE_S + self._way.connect_s)
+        with command.open_input() as given:
+            done = self._exchange(command, line, given, allowed + GRACE_S + self._way.connect_s)
         out, err = _after(done.stdout, mark), _after(done.stderr, mark)
         if out is None or err is None:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
@@ -222,14 +227,14 @@ class SshHost:
             remedy="see what keeps the host busy; `ssh.command_s` of the inventory gives it longer",
         )
 
-    def _exchange(self, command: Command, line: str, allowed: float) -> Done:
+    def _exchange(self, command: Command, line: str, given: BinaryIO, allowed: float) -> Done:
         """Send a command line and its input, and take what comes, until it has ended."""
         deadline = time.monotonic() + allowed
         try:
             channel = self._connection.transport.open_session(timeout=self._way.connect_s)
             try:
                 channel.exec_command(line)
-                return _talk(channel, command.input, deadline)
+                return _talk(channel, given, deadline)
             finally:
                 channel.close()
         except TimeoutError:
@@ -247,18 +252,28 @@ class SshHost:
         self._connection.close()
 
 
-def _talk(channel: paramiko.Channel, given: bytes, deadline: float) -> Done:
+def _watch(way: object) -> None:
+    """Have the kernel end a connection whose other end is gone. Behind a jump host it is the
+    connection to that one, which is watched already; the host behind it has the command's time."""
+    if isinstance(way, socket.socket):
+        way.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            way.setsockopt(socket.IPPROTO_TCP, option, SILENCE_S // 4)
+        way.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENCE_S)
+
+
+def _talk(channel: paramiko.Channel, given: BinaryIO, deadline: float) -> Done:
     """Raises TimeoutError."""
     out, err = bytearray(), bytearray()
-    view, sent = memoryview(given), 0
-    if not given:
+    waiting = memoryview(given.read(CHUNK))
+    if not waiting:
         channel.shutdown_write()
     while True:
         moved = False
-        if sent < len(view) and channel.send_ready() and not channel.exit_status_ready():
-            sent += channel.send(view[sent : sent + CHUNK])
+        if waiting and channel.send_ready() and not channel.exit_status_ready():
+            waiting = waiting[channel.send(waiting) :] or memoryview(given.read(CHUNK))
             moved = True
-            if sent == len(view):
+            if not waiting:
                 channel.shutdown_write()
         if channel.recv_ready():
             out += channel.recv(CHUNK)

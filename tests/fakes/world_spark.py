@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rhinoctl import limits
 from rhinoctl.control.controller import Waiting
-from rhinoctl.errors import RhinoError
+from rhinoctl.errors import RhinoError, WorkerUnreachable
 from rhinoctl.ids import NO_JOB, BatchTime, JobName, WorkerId
 from rhinoctl.protocol import batches, codec, views
 from rhinoctl.protocol import messages as m
@@ -386,16 +386,19 @@ class Query:
         def pause(for_s: float) -> None:
             raise _Later
 
-        return fetch_output(
-            name,
-            state.record.id,
-            self._lineage.header(),
-            {worker: host.address for worker, host in self._world.hosts.items()},
-            CREDENTIALS,
-            send=self._send,
-            now=self._world.clock.monotonic,
-            pause=pause,
-        )
+        try:
+            return fetch_output(
+                name,
+                state.record.id,
+                self._lineage.header(),
+                {worker: host.address for worker, host in self._world.hosts.items()},
+                CREDENTIALS,
+                send=self._send,
+                now=self._world.clock.monotonic,
+                pause=pause,
+            )
+        except WorkerUnreachable as fault:  # a call alone may take longer than anybody is patient
+            raise _Later from fault
 
     # --- the controller --------------------------------------------------------------------------
 

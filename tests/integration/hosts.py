@@ -25,7 +25,9 @@ class Hosts:
         self._net = f"10.231.{os.getpid() % 250}"
         self._bridge = f"{self._tag}b"
         self.names = tuple(f"{self._tag}h{number}" for number in range(1, count + 1))
-        _ip("link", "add", self._bridge, "type", "bridge")
+        # Without an address of its own a bridge takes that of a port, which would then get what a
+        # host sends to the bridge although it was cut off.
+        _ip("link", "add", self._bridge, "address", "02:00:00:00:00:fe", "type", "bridge")
         try:
             _ip("addr", "add", f"{self._net}.1/24", "dev", self._bridge)
             _ip("link", "set", self._bridge, "up")

@@ -1,6 +1,7 @@
 """First contact over SSH, with a real sshd: one reason a host, in time, and nothing on trust."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ from rhinoctl.ops.hosts import fleet_of, way_to
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Audit, Audited, Command, Untouched, checked, write_file
 from rhinoctl.remote.ssh import Login, SshHost
+from tests.integration.hosts import Hosts
 from tests.integration.real_hosts import RealHost, free_port, make_key, needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # needs root and sshd
@@ -191,6 +193,42 @@ def test_a_host_that_goes_away_in_the_middle(host: RealHost, connect: Connect) -
         run(there, "true")
     host.start()
     assert run(there, "echo", "on") == "on\n"
+
+
+def test_a_host_that_falls_silent_in_the_middle_is_lost_long_before_the_command_s_time(
+    connect: Connect, tmp_path: Path, key: Path
+) -> None:
+    net = Hosts(1)
+    name = net.names[0]
+    cut_off = RealHost(
+        tmp_path / "w1", address=net.address(name), enter=("ip", "netns", "exec", name)
+    )
+    cut_off.admit(key.with_suffix(".pub"))
+    try:
+        cut_off.start()
+        there = connect(cut_off)
+        assert run(there, "hostname") == "w1\n"
+        cutting = threading.Thread(target=_cut_while_it_sleeps, args=(net, cut_off))
+        cutting.start()
+        began = time.monotonic()
+        with pytest.raises(errors.HostLost):
+            run(there, "sleep", "600", timeout_s=600.0)
+        assert time.monotonic() - began < 30
+        cutting.join()
+    finally:
+        cut_off.stop()
+        net.close()
+
+
+def _cut_while_it_sleeps(net: Hosts, host: RealHost) -> None:
+    def sleeps() -> bool:
+        return any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in host.pids())
+
+    until = time.monotonic() + 10
+    while not sleeps():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    net.cut(net.names[0])
 
 
 def test_through_a_jump_host(host: RealHost, connect: Connect, tmp_path: Path, key: Path) -> None:

@@ -164,8 +164,7 @@ class Simulation:
             waited += HELP_S
             if waited > LIVENESS_S:
                 raise AssertionError(f"{what}: not in {waited:.0f} s")
-            dead = self.striking.stays_dead
-            self.striking.help(without=() if dead is None else (dead,))
+            self.striking.help()
 
     def _goes_on(self) -> None:
         """The job commits some batches more; a person is asked where the brakes of failover hold,

@@ -13,6 +13,8 @@ FOUND: tuple[int, ...] = (
     89608730,
     710000170,
     710000627,
+    710001024,
+    710001119,
 )
 """Those that have found something since what a seed draws was changed last. What was found before
 is told in tests/scenarios and tests/unit: a worker lost while the heirs of another recover, a

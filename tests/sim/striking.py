@@ -81,9 +81,9 @@ class Striking:
             yield HELP_S
             self.help()
 
-    def help(self, without: tuple[str, ...] = ()) -> None:
-        """A person looks at what the cluster asks for; see `Person`."""
-        self.person.recover(*without)
+    def help(self) -> None:
+        """A person looks at what the cluster asks for, and knows who stays dead; see `Person`."""
+        self.person.recover(*(() if self.stays_dead is None else (self.stays_dead,)))
         self.person.bind(self.directory)
 
     def _fate(self) -> Generator[float, None, None]:

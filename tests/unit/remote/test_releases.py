@@ -1,0 +1,146 @@
+"""Releases on this machine as a host: whole or not there, and switched in one step."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rhinoctl import errors
+from rhinoctl.remote.environment import Environment, write_archive
+from rhinoctl.remote.host import Untouched
+from rhinoctl.remote.packages import Entry, this_platform
+from rhinoctl.remote.releases import (
+    Installed,
+    install_environment,
+    installed,
+    remove_old,
+    switch,
+)
+from tests.fakes.local_host import LocalHost
+
+HOST = LocalHost()
+
+
+def environment(cache: Path, text: str = "X = 1\n") -> Environment:
+    entries = [Entry("site/x.py", text.encode()), Entry("run", b"#!/bin/sh\n", executable=True)]
+    return write_archive(entries, this_platform(), cache, lambda said: None)
+
+
+def install(made: Environment, where: Path) -> bool:
+    return install_environment(HOST, made, str(where), python=sys.executable, root=False)
+
+
+def test_the_same_content_is_the_same_archive_wherever_and_whenever_it_is_made(
+    tmp_path: Path,
+) -> None:
+    first = environment(tmp_path / "a")
+    (tmp_path / "file").write_text("X = 1\n")
+    os.utime(tmp_path / "file", (1, 1))
+    others = [Entry("run", b"#!/bin/sh\n", executable=True), Entry("site/x.py", tmp_path / "file")]
+    second = write_archive(others, this_platform(), tmp_path / "b", lambda said: None)
+    assert (first.digest, first.sha256) == (second.digest, second.sha256)
+    assert first.archive.read_bytes() == second.archive.read_bytes()
+    assert environment(tmp_path / "a", "X = 2\n").digest != first.digest
+
+
+def test_an_archive_of_the_cache_is_taken_if_it_is_whole(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def made() -> Environment:
+        return write_archive([Entry("run", b"1")], this_platform(), tmp_path, said.append)
+
+    whole = made()
+    content = whole.archive.read_bytes()
+    assert made() == whole
+    assert len(said) == 1
+    whole.archive.write_bytes(content[:-1])
+    assert made() == whole
+    assert whole.archive.read_bytes() == content
+    assert len(said) == 2
+    assert hashlib.sha256(content).hexdigest() == whole.sha256
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_release_is_installed_once_and_is_not_current_by_that(tmp_path: Path) -> None:
+    made, opt = environment(tmp_path), tmp_path / "opt"
+    assert installed(HOST, str(opt), root=False) == Installed(releases=(), current=None)
+    assert [install(made, opt), install(made, opt)] == [True, False]
+    assert installed(HOST, str(opt), root=False) == Installed(releases=(made.name,), current=None)
+    release = opt / "versions" / made.name
+    assert (release / "site/x.py").read_text() == "X = 1\n"
+    assert os.access(release / "run", os.X_OK)
+    assert list((release / "site/__pycache__").iterdir())
+
+
+@pytest.mark.parametrize("fault", ["other bytes", "cut short", "no archive"])
+def test_what_did_not_arrive_whole_is_not_there(tmp_path: Path, fault: str) -> None:
+    made, opt = environment(tmp_path), tmp_path / "opt"
+    content = made.archive.read_bytes()
+    if fault == "other bytes":
+        made = replace(made, sha256="0" * 64)
+    else:
+        made.archive.write_bytes(content[:-20] if fault == "cut short" else b"hello")
+    with pytest.raises(errors.CommandFailed, match="was not installed"):
+        install(made, opt)
+    assert list((opt / "versions").iterdir()) == []
+    made.archive.write_bytes(content)
+    assert install(replace(made, sha256=hashlib.sha256(content).hexdigest()), opt)
+
+
+def test_what_an_interrupted_installation_has_left_is_cleared_away(tmp_path: Path) -> None:
+    made, opt = environment(tmp_path), tmp_path / "opt"
+    left = opt / "versions" / f".new-{made.name}/site"
+    left.mkdir(parents=True)
+    (left / "half.py").touch()
+    assert installed(HOST, str(opt), root=False).releases == ()
+    assert install(made, opt)
+    assert [path.name for path in (opt / "versions").iterdir()] == [made.name]
+    assert not (opt / "versions" / made.name / "site/half.py").exists()
+
+
+def test_the_current_release_is_one_that_is_there(tmp_path: Path) -> None:
+    opt = tmp_path / "opt"
+    old, new = environment(tmp_path), environment(tmp_path, "X = 2\n")
+    for made in (old, new):
+        install(made, opt)
+        assert switch(HOST, made.name, str(opt), root=False)
+        assert not switch(HOST, made.name, str(opt), root=False)
+        assert (opt / "current").resolve().name == made.name
+    with pytest.raises(errors.CommandFailed):
+        switch(HOST, "not-there", str(opt), root=False)
+    assert installed(HOST, str(opt), root=False).current == new.name
+    assert sorted(path.name for path in opt.iterdir()) == ["current", "versions"]
+
+
+def test_old_releases_go_but_for_the_current_one_the_last_and_those_in_use(tmp_path: Path) -> None:
+    opt = tmp_path / "opt"
+    names = []
+    for number in range(5):
+        made = environment(tmp_path, f"X = {number}\n")
+        install(made, opt)
+        os.utime(opt / "versions" / made.name, (number, number))
+        names.append(made.name)
+    switch(HOST, names[0], str(opt), root=False)
+    dry = Untouched(HOST, lambda name, command: None)
+    assert remove_old(dry, str(opt), root=False) == ()
+    mapped = opt / "versions" / names[2] / "site/library.so"
+    mapped.write_bytes(bytes(4096))
+    code = (
+        "import mmap, sys\n"
+        "with open(sys.argv[1], 'r+b') as file, mmap.mmap(file.fileno(), 0):\n"
+        "    print(flush=True)\n"
+        "    input()\n"
+    )
+    argv = [sys.executable, "-c", code, str(mapped)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        user.stdout.readline()
+        assert set(remove_old(HOST, str(opt), root=False)) == {names[1], names[3]}
+        user.communicate(b"\n")
+    left = installed(HOST, str(opt), root=False)
+    assert left == Installed(releases=(names[4], names[2], names[0]), current=names[0])
+    assert remove_old(HOST, str(opt), root=False) == (names[2],)
