@@ -238,18 +238,6 @@ class Unauthenticated(Refused):
     code = "unauthenticated"
 
 
-class EnvironmentNotBuilt(Refused):
-    """What is put on hosts cannot be made from this installation; says what is not whole."""
-
-    code = "environment-not-built"
-
-
-class MissingWheel(EnvironmentNotBuilt):
-    """A package is not to be had for a host's platform; names it."""
-
-    code = "missing-wheel"
-
-
 class RoleTooLow(Refused):
     """The token is the cluster's, but its role may not do this; the message names who may."""
 
@@ -260,6 +248,18 @@ class CertificateRefused(Refused):
     """TLS failed: a certificate of another cluster, one that has expired, another host's, none."""
 
     code = "certificate-refused"
+
+
+class EnvironmentNotBuilt(Refused):
+    """What is put on hosts cannot be made from this installation; says what is not whole."""
+
+    code = "environment-not-built"
+
+
+class MissingWheel(EnvironmentNotBuilt):
+    """A package is not to be had for a host's platform; names it."""
+
+    code = "missing-wheel"
 
 
 class OperationAborted(RhinoError):

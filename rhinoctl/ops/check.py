@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rhinoctl import limits
 from rhinoctl.config.inventory import CONTROLLER, Inventory, read_inventory
 from rhinoctl.errors import Exit, RhinoError
 from rhinoctl.ops.host_checks import (
@@ -23,7 +24,7 @@ from rhinoctl.remote.ssh import Login
 
 MB = 1 << 20
 
-PROBE_AFTER = 64
+PROBE_AFTER = limits.BEACON_PORTS
 """The port on which the network is measured, after the agent's: the last that has to be open
 between workers, and free unless a host runs as many instances."""
 

@@ -56,7 +56,7 @@ class Deployed:
             self.start(worker)
         self.start("controller")
         self.operator = self.client(Role.OPERATOR)
-        until(self._complete)
+        until(self._complete, "all report")
 
     def access(self, role: Role) -> str:
         """The directory with what a role needs."""
@@ -142,10 +142,10 @@ def free_port() -> int:
         return port
 
 
-def until(held: Callable[[], bool], *, within_s: float = 90.0) -> None:
+def until(held: Callable[[], bool], what: str, *, within_s: float = 90.0) -> None:
     deadline = time.monotonic() + within_s
     while not held():
-        assert time.monotonic() < deadline, "it does not come to that"
+        assert time.monotonic() < deadline, f"{what}: it does not come to that"
         time.sleep(0.1)
 
 
@@ -185,15 +185,13 @@ def test_a_job_moves_and_survives_over_tls(
             .start()
         )
         try:
-            until(lambda: counted() > 0)
+            until(lambda: counted() > 0, "a first batch")
             move(cluster)
             adopt(cluster)
-            until(lambda: all_replicated(cluster))
+            until(lambda: all_replicated(cluster), "copies")
             replace_worker(cluster)
-            before = counted()
-            until(lambda: counted() > before)
             total = nexmark_batch(spark, **options).count()
-            until(lambda: counted() == total, within_s=120.0)
+            until(lambda: counted() == total, "the last batch", within_s=120.0)
         finally:
             query.stop()
     own = nexmark_batch(spark, **options).groupBy("auction").agg(F.count("*"), F.max("price"))
@@ -237,7 +235,7 @@ def move(cluster: Deployed) -> None:
     """A vnode to another worker, on a request of the operator."""
     to = next(one for one in cluster.operator.job(JOB).instances if Vnode(0) not in one.vnodes)
     moved = cluster.operator.handover(JOB, HandoverRequest(vnodes=(Vnode(0),), to=to.id))
-    until(lambda: cluster.operator.operation(moved.id).phase is Phase.COMPLETE)
+    until(lambda: cluster.operator.operation(moved.id).phase is Phase.COMPLETE, "the move")
 
 
 def adopt(cluster: Deployed) -> None:
@@ -246,7 +244,7 @@ def adopt(cluster: Deployed) -> None:
     cluster.kill("w2")
     assert listening(f"tcp://localhost:{cluster.ports['w2'] + 1}") is True
     cluster.start("w2")
-    until(lambda: one_on(cluster, "w2").ready and health(cluster, "w2") is Health.OK)
+    until(lambda: one_on(cluster, "w2").ready and health(cluster, "w2") is Health.OK, "w2 is back")
     assert one_on(cluster, "w2").pid == before.pid
     assert failovers(cluster) == []
 
@@ -256,7 +254,7 @@ def replace_worker(cluster: Deployed) -> None:
     lost = one_on(cluster, "w3")
     cluster.kill("w3")
     os.kill(lost.pid, signal.SIGKILL)
-    until(lambda: any(op.phase is Phase.COMPLETE for op in failovers(cluster)))
+    until(lambda: any(op.phase is Phase.COMPLETE for op in failovers(cluster)), "the failover")
     (operation,) = failovers(cluster)
     assert operation.lost == (WorkerId("w3"),)
 
