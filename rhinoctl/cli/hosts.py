@@ -96,7 +96,7 @@ def exec_(
     view = ops.execute(
         *(inventory, wanted), ops.command_of(command, timeout_s=timeout_s, root=root), login
     )
-    emit(view, as_json, exec_table)
+    emit(view, as_json, exec_table, as_it_is=True)
     return ops.exit_of_exec(view)
 
 
@@ -167,7 +167,7 @@ def logs(
 ) -> int:
     """Show the end of the log of a host's agent, or of the controller."""
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
-    emit(ops.read_logs(inventory, host, lines, login), as_json, log_text)
+    emit(ops.read_logs(inventory, host, lines, login), as_json, log_text, as_it_is=True)
     return Exit.DONE
 
 

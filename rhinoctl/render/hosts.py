@@ -1,13 +1,13 @@
 """What runs on hosts, what was run there, and logs."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rhinoctl.ops.running import ExecView, HostFault, HostsView, LogView, ProcessView
 from rhinoctl.render.tables import columns, spaced
-from rhinoctl.render.units import instant
 
 
 def hosts_table(view: HostsView) -> RenderableType:
@@ -30,7 +30,9 @@ def hosts_table(view: HostsView) -> RenderableType:
 
 
 def _since(process: ProcessView) -> str:
-    return "-" if process.since is None else instant(int(1000 * process.since))
+    if process.since is None:
+        return "-"
+    return f"{datetime.fromtimestamp(process.since, UTC):%m-%d %H:%M:%S} UTC"
 
 
 def _remark(process: ProcessView) -> str:
@@ -60,15 +62,11 @@ def exec_table(view: ExecView) -> RenderableType:
     for each in view.hosts:
         ended = f" (exit code {each.exit_code})" if each.exit_code else ""
         lines = [Text(f"{each.host}{ended}", "bold red" if each.exit_code else "bold")]
-        lines += [
-            Text(text.rstrip("\n"), no_wrap=True, overflow="ignore")
-            for text in (each.stdout, each.stderr)
-            if text.strip()
-        ]
+        lines += [Text(text.rstrip("\n")) for text in (each.stdout, each.stderr) if text.strip()]
         parts.append(Group(*lines))
     return spaced([*parts, faults_table(view.faults)])
 
 
 def log_text(view: LogView) -> RenderableType:
     """The lines as they are."""
-    return Text("\n".join(view.lines), no_wrap=True, overflow="ignore")
+    return Text("\n".join(view.lines))

@@ -28,12 +28,18 @@ def console_of(stream: TextIO) -> Console:
     )
 
 
-def emit(value: T, as_json: bool, table: Callable[[T], RenderableType]) -> None:
-    """The result of a command, on stdout."""
+def emit(
+    value: T,
+    as_json: bool,
+    table: Callable[[T], RenderableType],
+    *,
+    as_it_is: bool = False,
+) -> None:
+    """The result of a command, on stdout; `as_it_is`: long lines are not folded."""
     if as_json:
         print(json.dumps(codec.to_json(value), indent=2))
     else:
-        console_of(sys.stdout).print(table(value))
+        console_of(sys.stdout).print(table(value), soft_wrap=as_it_is)
 
 
 def say(text: str) -> None:

@@ -1,0 +1,194 @@
+"""`deploy`, its relatives and the verbs on hosts: what a person reads, and how they end where
+nobody can be reached or asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import RenderableType
+
+from rhinoctl.errors import Exit
+from rhinoctl.ops.deploy import DeployView, HostState, HostView
+from rhinoctl.ops.running import Executed, ExecView, HostFault, HostsView, LogView, ProcessView
+from rhinoctl.ops.undeploy import UndeployedHost, UndeployView
+from rhinoctl.render.deploy import deploy_table, plan_table, undeploy_table
+from rhinoctl.render.hosts import exec_table, hosts_table, log_text
+from rhinoctl.render.output import emit
+
+AWAY = HostFault(
+    host="w3",
+    code="host-unreachable",
+    reason="spark@w3:22 cannot be reached: no answer within 10 s",
+    remedy="see that it runs",
+)
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> str:
+    file = tmp_path / "inventory.yml"
+    ssh = f"ssh: {{user: spark, known_hosts: {tmp_path}/known, connect_s: 2}}\n"
+    workers = "workers:\n  - host: w1.invalid\n"
+    file.write_text(f"cluster: clicks\n{ssh}controller: {{host: c.invalid}}\n{workers}")
+    return str(file)
+
+
+def test_hosts_that_cannot_be_reached(run: Any, inventory: str) -> None:
+    ended = run("deploy", "-i", inventory, "--json")
+    assert ended.exit_code == Exit.PARTIAL
+    view = json.loads(ended.stdout)
+    assert {host["host"]: host["state"] for host in view["hosts"]} == {
+        "controller": "unreachable",
+        "w1.invalid": "unreachable",
+    }
+    assert {host["code"] for host in view["hosts"]} == {"host-unreachable"}
+    again = run("replay", view["run"], "--json")
+    assert again.exit_code == Exit.PARTIAL
+    assert json.loads(again.stdout)["run"] not in ("", view["run"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["undeploy"], ["stop"], ["stop", "w1.invalid"], ["restart"], ["hosts", "rotate-keys"]],
+    ids=" ".join,
+)
+def test_what_asks_a_person_does_not_hang_in_cron(
+    run: Any, inventory: str, argv: list[str]
+) -> None:
+    ended = run(*argv, "-i", inventory)
+    assert ended.exit_code == Exit.USAGE
+    assert "no terminal" in ended.stderr
+
+
+def test_names_that_are_not_there(run: Any, inventory: str) -> None:
+    for argv in (
+        ["replay", "20260314-150926-5f3a"],
+        ["deploy", "--limit", "w9", "-i", inventory],
+        ["hosts", "list", "w9", "-i", inventory],
+        ["logs", "w9", "-i", inventory],
+        ["start", "-i", inventory],  # nothing was deployed from here
+    ):
+        ended = run(*argv, "--json")
+        assert ended.exit_code == Exit.REFUSED
+        assert json.loads(ended.stdout)["error"]["remedy"]
+
+
+def text_of(table: RenderableType, capsys: Any, *, as_it_is: bool = False) -> str:
+    emit(table, False, lambda each: each, as_it_is=as_it_is)
+    return "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+
+
+def deployed(**changes: Any) -> DeployView:
+    fields: dict[str, Any] = {
+        "file": "inventory.yml",
+        "cluster": "clicks",
+        "identity": "clicks-1f2e3d4c",
+        "controller": "https://c1:7470",
+        "hosts": (
+            HostView(host="controller", roles=("controller",), state=HostState.UNCHANGED),
+            HostView(
+                host="w1",
+                roles=("agent",),
+                state=HostState.PLANNED,
+                steps=("write agent/settings.json", "restart agent"),
+                restarts=True,
+            ),
+            HostView(
+                host="w2",
+                roles=("agent",),
+                state=HostState.FAILED,
+                code="host-unfit",
+                reason="port 7471: somebody listens there",
+                remedy="see who it is: `ss -ltnp`",
+            ),
+        ),
+    }
+    return DeployView(**{**fields, **changes})
+
+
+def test_a_plan_tells_steps_by_host_and_faults_last(capsys: Any) -> None:
+    assert (
+        text_of(plan_table(deployed(dry_run=True)), capsys)
+        == """\
+inventory.yml: cluster clicks (clicks-1f2e3d4c), 3 hosts
+
+HOST  PARTS  STEPS
+w1    agent  write agent/settings.json
+             restart agent
+
+1 host is as the inventory says
+
+HOST          WHY                                             WHAT TO DO
+w2    failed  port 7471: somebody listens there (host-unfit)  see who it is: `ss -ltnp`"""
+    )
+
+
+def test_a_deployment_ends_with_what_to_type(capsys: Any) -> None:
+    text = text_of(deploy_table(deployed(run="20260314-150926-5f3a", seconds=12.0)), capsys)
+    assert text.splitlines()[0].endswith("3 hosts, 12 s")
+    last = text.splitlines()[-1]
+    assert last == "1 host not done; go on with: rhinoctl replay 20260314-150926-5f3a"
+    done = HostView(host="w1", roles=("agent",), state=HostState.DONE, steps=("start agent",))
+    text = text_of(deploy_table(deployed(hosts=(done,))), capsys)
+    assert text.splitlines()[-2:] == [
+        "nothing had to be done",
+        "controller: https://c1:7470; look: rhinoctl status --cluster clicks",
+    ]
+
+
+def test_processes_are_a_line_each_and_one_that_died_says_why(capsys: Any) -> None:
+    fine = ProcessView(
+        host="w1",
+        role="agent",
+        release="1-a",
+        kind="systemd",
+        running=True,
+        pid=42,
+        since=1_773_500_000.0,
+    )
+    dead = ProcessView(
+        host="w2",
+        role="agent",
+        release="1-a",
+        kind="supervised",
+        running=False,
+        restarts=3,
+        exit_code=3,
+        words="no space",
+    )
+    view = HostsView(file="inventory.yml", cluster="clicks", processes=(fine, dead), faults=(AWAY,))
+    lines = text_of(hosts_table(view), capsys).splitlines()
+    (running,) = [line for line in lines if line.startswith("w1")]
+    assert running.split()[1:4] == ["agent", "running", "42"]
+    assert "03-14 14:53:20 UTC" in running
+    text = " ".join(" ".join(lines).split())
+    assert "started 3 times again, ended with 3, no space" in text
+    assert "(host-unreachable)" in text
+
+
+def test_output_of_hosts_is_shown_as_it_is(capsys: Any) -> None:
+    long = "x" * 300
+    view = ExecView(
+        command="df",
+        hosts=(
+            Executed(host="w1", exit_code=0, stdout=f"{long}\n", stderr=""),
+            Executed(host="w2", exit_code=2, stdout="", stderr="[bold]no[/bold]\n"),
+        ),
+        faults=(),
+    )
+    lines = text_of(exec_table(view), capsys, as_it_is=True).splitlines()
+    assert lines == ["w1", long, "", "w2 (exit code 2)", "[bold]no[/bold]"]
+    log = log_text(LogView(host="w1", role="agent", lines=(long, "b")))
+    assert text_of(log, capsys, as_it_is=True) == f"{long}\nb"
+
+
+def test_what_is_kept_after_an_undeploy_is_said(capsys: Any) -> None:
+    host = UndeployedHost(host="w1", state=HostState.DONE, kept=("/data1/rhino",))
+    nothing = UndeployedHost(host="w2", state=HostState.UNCHANGED, kept=())
+    view = UndeployView(
+        file="inventory.yml", cluster="clicks", wiped=False, hosts=(host, nothing), faults=(AWAY,)
+    )
+    text = text_of(undeploy_table(view), capsys)
+    assert "w1    removed            /data1/rhino" in text
+    assert "w2    nothing was there  -" in text
+    assert "host-unreachable" in text
