@@ -37,6 +37,7 @@ from rhinoctl.ops.deployed import (
     check_fit,
     check_machine,
     check_members,
+    check_release,
     clusters_directory,
     deployed_of,
     found_on,
@@ -262,6 +263,7 @@ class Deployment:
         environment = platforms[platform]
         if isinstance(environment, RhinoError):
             raise environment
+        check_release(looked, environment.version)
         self._environments[place.host] = environment
         target = target_of(
             cluster.inventory,

@@ -240,6 +240,20 @@ def check_machine(cluster: Deployed, looked: Looked) -> None:
         )
 
 
+def check_release(looked: Looked, version: str) -> None:
+    """Raise HostUnfit where a newer version runs than ours: we may not read what it has written."""
+    there = looked.deployed.current.rpartition("-")[0]
+    if _numbers(there) > _numbers(version):
+        raise HostUnfit(
+            f"{looked.place.host}: it has rhinoctl {there}, and this is {version}",
+            remedy="deploy with that version, or a later one",
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
+
+
 def member_of(looked: Looked) -> Member | None:
     """What is remembered of a worker that was deployed."""
     worker = looked.place.worker

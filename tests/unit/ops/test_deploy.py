@@ -424,6 +424,22 @@ def test_a_restart_that_leaves_things_worse_is_the_last_one(world: World) -> Non
     assert world.hosts["w2"].current == "1-b"
 
 
+@pytest.mark.parametrize(("release", "fit"), [("1.9-a", False), ("1.10-b", True), ("2-a", True)])
+def test_an_older_version_is_not_put_over_a_newer_one(
+    world: World, release: str, fit: bool
+) -> None:
+    world.release = "1.10-a"
+    world.deploy()
+    world.release = release
+    world.forget_commands()
+    view = world.deploy()
+    assert exit_of(view) is (Exit.DONE if fit else Exit.PARTIAL)
+    assert any(host.changed for host in world.hosts.values()) is fit
+    if not fit:
+        assert {host.code for host in view.hosts} == {"host-unfit"}
+        assert "1.10" in view.hosts[0].reason
+
+
 def test_new_keys_are_a_deployment_that_restarts_everything_once(world: World) -> None:
     world.deploy()
     key = world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"]
