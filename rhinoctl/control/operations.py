@@ -418,7 +418,7 @@ class Operations:
         if newest is not None and newest[0].number > epoch.number:
             epoch, epoch_from = newest
         reports = self.fleet.reports(uid)
-        presence = self.jobs.presence(uid)
+        presence, running = self.jobs.presence(uid), self.registry.running(uid)
         return hm.Facts(
             epoch=epoch,
             epoch_from=epoch_from,
@@ -428,6 +428,7 @@ class Operations:
             ready=frozenset(
                 i for report in reports.values() for i, r in report.instances.items() if r.ready
             ),
+            planned=frozenset(running.handover.instances if running is not None else ()),
         )
 
     def _step(self, document: OperationDocument, event: hm.Event) -> OperationDocument:
