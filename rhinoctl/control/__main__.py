@@ -6,6 +6,7 @@ import signal
 import ssl
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,12 +54,24 @@ def serve(settings: ControllerSettings) -> None:
     log.info("controller-started pid=%d listen=%s", os.getpid(), settings.listen)
     try:
         while not stopping.is_set() and _wanted(settings.parent):
-            controller.step(limits.CONTROLLER_WAIT_S)
+            _turn(controller)
     finally:
         server.should_exit = True
         wire.close()
         store.close()
         lock.release()
+
+
+def _turn(controller: Controller) -> None:
+    """One turn of the loop. A fault of ours in it is told, and the loop goes on: one job's trouble
+    is not to take status and help away from all."""
+    try:
+        controller.step(limits.CONTROLLER_WAIT_S)
+    except RhinoError:
+        raise
+    except Exception:
+        log.exception("controller-turn-failed")
+        time.sleep(limits.CONTROLLER_WAIT_S)
 
 
 def _opened(path: str) -> SqliteStore:

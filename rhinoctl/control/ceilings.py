@@ -1,4 +1,4 @@
-"""What one worker can run: open files and memory, checked before they are hit.
+"""What one worker can run: slots, open files and memory, checked before they are hit.
 
 Each instance is a process with a limit of open files, of which every vnode's database takes some
 (design, section 5), and with caches whose size is known. A limit that nobody has told is no limit.
@@ -22,12 +22,22 @@ def check_ceilings(
     instances: Mapping[InstanceId, WorkerId],
     owners: Iterable[InstanceId],
     others: Iterable[Epoch] = (),
+    before: Mapping[InstanceId, WorkerId] | None = None,
 ) -> None:
     """Raise CeilingExceeded if a worker could not run a layout: `instances` are those of a job,
-    `owners` the owner of each of its vnodes; `others` are the layouts of the other jobs."""
+    `before` those that it has now, `owners` the owner of each of its vnodes; `others` are the
+    layouts of the other jobs."""
     vnodes = Counter(owners)
     beside = Counter(worker for epoch in others for worker in epoch.instances.values())
     here = Counter(instances.values())
+    now = Counter((before or {}).values())
+    for worker, slots in fleet.slots(()).items():
+        if here[worker] > now[worker] and here[worker] + beside[worker] > slots:
+            raise CeilingExceeded(
+                f"worker {worker} would run {here[worker] + beside[worker]} instances; the"
+                f" inventory gives it {slots} slots",
+                remedy="ask for fewer instances, or give it more slots and deploy again",
+            )
     for instance, worker in sorted(instances.items()):
         seen = fleet.workers.get(worker)
         if seen is None or seen.report is None:

@@ -173,7 +173,7 @@ class Failovers:
         uid = document.spec.uid
         before = running.failover.gone if running is not None else GivenUp()
         both = before | gone
-        plan = plan_cut(facts.epoch, both)
+        plan = plan_cut(facts.epoch, both, taken=facts.planned)
         reason = brake(
             lost=len(both.workers),
             workers=len(facts.epoch.workers),

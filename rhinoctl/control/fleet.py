@@ -1,7 +1,8 @@
 """The workers as the controller sees them: what it wishes of each, and what each last reported."""
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rhinoctl import limits
@@ -9,6 +10,7 @@ from rhinoctl.ids import BatchTime, InstanceId, JobUid, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.claims import Claim, objection
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.placement import Capacity
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
 from rhinoctl.wire.beacon import reached
 
@@ -64,8 +66,14 @@ class Fleet:
     from being sent: a lost message is no silence."""
 
     def __init__(
-        self, cluster: str, workers: Mapping[WorkerId, str], wire: Wire, clock: Clock
+        self,
+        cluster: str,
+        workers: Mapping[WorkerId, str],
+        wire: Wire,
+        clock: Clock,
+        capacities: Mapping[WorkerId, Capacity] | None = None,
     ) -> None:
+        self.capacities = dict(capacities or {})
         self._cluster = cluster
         self._wire = wire
         self._clock = clock
@@ -73,6 +81,15 @@ class Fleet:
         self.applies: dict[tuple[JobUid, InstanceId], Applies] = {}
         self._ticked_at = clock.monotonic()
         self._claim: Claim | None = None
+
+    def slots(self, others: Iterable[Epoch]) -> dict[WorkerId, int]:
+        """How many instances of a job each worker may have, beside those of the other layouts."""
+        beside = Counter(worker for epoch in others for worker in epoch.instances.values())
+        return {
+            worker: max(0, capacity.instances - beside[worker])
+            for worker, capacity in self.capacities.items()
+            if capacity.instances is not None
+        }
 
     def addresses(self) -> dict[WorkerId, str]:
         """The inventory."""

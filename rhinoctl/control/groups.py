@@ -19,6 +19,7 @@ from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.groups import GroupPlan, Host, plan_groups
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.pacing import ReplayCost, batches_between
+from rhinoctl.protocol.placement import Capacity
 from rhinoctl.protocol.ports import Clock
 
 
@@ -52,7 +53,8 @@ class Groups:
             job = reports.get(name)
             here = sum(v.state_bytes for v in job.vnodes.values()) if job is not None else 0
             room = here + room_for_copies(seen.report)
-            found[name] = Host(disk_bytes=room)
+            known = self.fleet.capacities.get(name, Capacity())
+            found[name] = Host(disk_bytes=room, rack=known.rack, bandwidth=known.bandwidth)
         return found
 
     def usable_for(self, uid: JobUid) -> frozenset[WorkerId]:

@@ -98,6 +98,7 @@ class Jobs:
             vnodes=request.vnodes,
             instances=instances,
             workers={worker: addresses[worker] for worker in self.placeable()},
+            slots=self._fleet.slots(self.layouts()),
         )
         owners = [route.owner for route in epoch.routes]
         check_ceilings(self._fleet, epoch.instances, owners, self.layouts())
@@ -113,7 +114,11 @@ class Jobs:
         """The first epoch with its members, who are full from the beginning: each has the empty
         checkpoint. Fewer workers than copies asked for: as many as there are."""
         addresses = self._fleet.addresses()
-        hosts = {worker: Host() for worker in self.placeable()}
+        known = self._fleet.capacities
+        hosts = {
+            worker: Host(rack=known[worker].rack) if worker in known else Host()
+            for worker in self.placeable()
+        }
         plan = plan_groups(epoch, spec.replication, hosts, {})
         routes = tuple(
             replace(route, members=tuple(Member(worker=w, role=Role.FULL) for w in members))

@@ -87,7 +87,8 @@ class Operations:
                 remedy="see `rhinoctl status`; start the agents, then repeat the command",
             )
         epoch = self.jobs.epoch(document)
-        plan = plan_rescale(epoch, request.instances, workers)
+        slots = self.fleet.slots(self.jobs.layouts(document.spec.uid))
+        plan = plan_rescale(epoch, request.instances, workers, slots)
         if plan.empty and not request.dry_run:
             self._asked_for(document, request.instances)
         return self.begin(document, epoch, hm.Kind.RESCALE, plan, dry_run=request.dry_run)
@@ -295,7 +296,8 @@ class Operations:
             )
         self._check_room(document.spec.uid, epoch, plan)
         owners = [plan.moves.get(Vnode(v), epoch.routes[v].owner) for v in epoch.vnodes()]
-        check_ceilings(self.fleet, plan.instances, owners, self.jobs.layouts(document.spec.uid))
+        others = self.jobs.layouts(document.spec.uid)
+        check_ceilings(self.fleet, plan.instances, owners, others, epoch.instances)
         now = self.clock.wall()
         idle = dry_run or plan.empty
         op = NO_OPERATION if idle else self.registry.next_operation()
@@ -418,7 +420,7 @@ class Operations:
         if newest is not None and newest[0].number > epoch.number:
             epoch, epoch_from = newest
         reports = self.fleet.reports(uid)
-        presence = self.jobs.presence(uid)
+        presence, running = self.jobs.presence(uid), self.registry.running(uid)
         return hm.Facts(
             epoch=epoch,
             epoch_from=epoch_from,
@@ -428,6 +430,7 @@ class Operations:
             ready=frozenset(
                 i for report in reports.values() for i, r in report.instances.items() if r.ready
             ),
+            planned=frozenset(running.handover.instances if running is not None else ()),
         )
 
     def _step(self, document: OperationDocument, event: hm.Event) -> OperationDocument:

@@ -9,6 +9,7 @@ from rhinoctl.control.roles import Role
 from rhinoctl.errors import NotRunning
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.placement import Capacity
 from rhinoctl.wire.credentials import TlsFiles
 
 
@@ -21,8 +22,8 @@ class ControllerSettings:
     wire, which the agents know. `tokens` has the file of the API's token of each role; without any,
     the wire's token is the operator's. `lease_s` and `agent_restart_s` are
     those of `rhinoctl.protocol.liveness`, `auto_failover` says whether to act on its verdicts
-    without being asked; `parent` is the process id with which the controller shall end, 0 if it
-    stands alone.
+    without being asked; `capacities` are what workers can take, where it is known; `parent` is the
+    process id with which the controller shall end, 0 if it stands alone.
     """
 
     cluster: str
@@ -33,6 +34,7 @@ class ControllerSettings:
     lease_s: float = limits.LEASE_OF_WORKER_S
     agent_restart_s: float = limits.AGENT_RESTART_S
     auto_failover: bool = True
+    capacities: Mapping[WorkerId, Capacity] = field(default_factory=dict)
     parent: int = 0
     tls: TlsFiles | None = None
     tokens: Mapping[Role, str] = field(default_factory=dict)

@@ -84,14 +84,15 @@ def plan_cut(
     behind: Mapping[tuple[WorkerId, Vnode], int] | None = None,
     choice: Choice = ANYBODY,
     force: bool = False,
+    taken: frozenset[InstanceId] = frozenset(),
 ) -> CutPlan:
     """The next epoch without what is given up, and the heirs.
 
     Of several full members a vnode goes to the one that is behind the least (`behind`: batches to
     replay; one that is not named has told nothing, and comes last), then to the one whose instances
     own the fewest vnodes, so that many recover at once. The instance is the one there with the
-    fewest vnodes, or a new one. With `force` the vnodes that nobody else has are forfeited: they
-    begin empty wherever there is an instance.
+    fewest vnodes, or a new one, whose name is none of `taken`. With `force` the vnodes that nobody
+    else has are forfeited: they begin empty wherever there is an instance.
     """
     gone = gone.within(epoch)
     placed = {
@@ -118,7 +119,8 @@ def plan_cut(
             able[vnode],
             key=lambda w: (lag.get((w, vnode), inf), _load(w, placed, owned), w),
         )
-        instance = _instance_on(worker, epoch, placed, owned, gone, choice.to)
+        names = {*taken, *epoch.instances, *gone.instances}
+        instance = _instance_on(worker, names, placed, owned, choice.to)
         owned[instance] += 1
         heirs[vnode] = instance
     cut = with_cut(
@@ -172,17 +174,16 @@ def _load(
 
 def _instance_on(
     worker: WorkerId,
-    epoch: Epoch,
+    taken: set[InstanceId],
     placed: dict[InstanceId, WorkerId],
     owned: dict[InstanceId, int],
-    gone: GivenUp,
     to: frozenset[str],
 ) -> InstanceId:
     """The instance there that owns the fewest vnodes; made if there is none."""
     here = [i for i, at in placed.items() if at == worker]
     named = [i for i in here if i in to]
     if not here:
-        fresh = fresh_instance({*placed, *epoch.instances, *gone.instances})
+        fresh = fresh_instance({*placed, *taken})
         placed[fresh], owned[fresh] = worker, 0
         here = [fresh]
     return min(named or here, key=lambda i: (owned[i], instance_order(i)))

@@ -74,7 +74,8 @@ class Facts:
     `epoch` is the newest that any worker has ever reported as decided, which the controller keeps:
     a worker that was started again may report an older one. `epoch_from` is the batch whose record
     made it hold. `reached` is each answering worker's, `driver_epoch` the live session's (0 if it
-    has not said yet), None without one. `copies` are the vnode reports by worker.
+    has not said yet), None without one. `copies` are the vnode reports by worker. `planned` are the
+    instances of a handover that is under way: a failover gives new ones other names.
     """
 
     epoch: Epoch
@@ -83,6 +84,7 @@ class Facts:
     driver_epoch: int | None
     copies: Mapping[WorkerId, Mapping[Vnode, VnodeReport]]
     ready: frozenset[InstanceId]
+    planned: frozenset[InstanceId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,9 @@ def _start(state: Handover, event: Observed, now: float) -> Handover:
 def _warm(state: Handover, event: Observed, now: float) -> Handover:
     facts = event.facts
     state = replace(state, instances=_instances_then(state, facts.epoch))
+    clash = _elsewhere(state, facts.epoch)
+    if clash is not None:
+        return replace(state, phase=Phase.ABORTED, proposal=None, reason=clash)
     if now >= state.deadline:
         lagging = ", ".join(str(vnode) for vnode in sorted(unready(state, facts)))
         reason = f"deadline passed while warming; not ready: vnode {lagging or 'none'}"
@@ -238,6 +243,9 @@ def _stay(state: Handover, event: Observed, now: float) -> Handover:
     if _paused_s(state, now) >= limits.PAUSE_MAX_S:
         reason = f"paused for {limits.PAUSE_MAX_S:.0f} s, which is as long as it may be"
         return replace(state, phase=Phase.ABORTED, proposal=None, reason=reason)
+    clash = _elsewhere(state, facts.epoch)
+    if clash is not None:
+        return replace(state, phase=Phase.ABORTED, proposal=None, reason=clash)
     return _gathering(state, facts)
 
 
@@ -257,11 +265,26 @@ def _paused_s(state: Handover, now: float) -> float:
 
 def _instances_then(state: Handover, epoch: Epoch) -> Mapping[InstanceId, WorkerId]:
     """The instances once it is complete: a failover may have given up some, and begun some, since
-    the plan was made. New ones of the plan are those that get a vnode."""
+    the plan was made. New ones of the plan are those that get a vnode; of the others, the epoch
+    knows where they are: one may have been lost, and its name given to an heir elsewhere."""
+    targets = set(state.moves.values())
     owners = {state.moves.get(Vnode(v), route.owner) for v, route in enumerate(epoch.routes)}
     heirs = {i: worker for i, worker in epoch.instances.items() if i in owners}
-    planned = {i: w for i, w in state.instances.items() if i in epoch.instances or i in owners}
+    planned = {
+        i: w if i in targets else epoch.instances.get(i, w)
+        for i, w in state.instances.items()
+        if i in epoch.instances or i in owners
+    }
     return {**heirs, **planned}
+
+
+def _elsewhere(state: Handover, epoch: Epoch) -> str | None:
+    """Why the plan cannot be carried out if a target's name has gone to another worker."""
+    for target in sorted(set(state.moves.values())):
+        here, planned = epoch.instances.get(target), state.instances.get(target)
+        if here is not None and planned is not None and here != planned:
+            return f"instance {target} is on {here} since a failover, not on {planned}"
+    return None
 
 
 def _pending(state: Handover, epoch: Epoch) -> Mapping[Vnode, InstanceId]:

@@ -13,6 +13,16 @@ from rhinoctl.protocol.epochs import Epoch, Role, Route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the inventory says that a worker can take, and what was measured. None: not known, not
+    bounded. `instances` are those of all jobs together, `bandwidth` is in bytes a second."""
+
+    instances: int | None = None
+    rack: str | None = None
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The instances of a job and their workers before and after a change, and the vnodes that move
     for it. A change may move none: an instance that owns nothing retires so."""
@@ -33,25 +43,39 @@ def instance_order(instance: InstanceId) -> tuple[int, str]:
     return (int(digits) if digits.isdigit() else 1 << 30, instance)
 
 
-def first_epoch(*, vnodes: int, instances: int, workers: Mapping[WorkerId, str]) -> Epoch:
+Slots = Mapping[WorkerId, int]
+"""How many instances of a job a worker may have; one that is not named, any number."""
+
+
+def first_epoch(
+    *,
+    vnodes: int,
+    instances: int,
+    workers: Mapping[WorkerId, str],
+    slots: Slots | None = None,
+) -> Epoch:
     """Epoch 1: instances in turn over the workers, vnodes in even contiguous ranges over them.
 
     Raises ValueError for more instances than vnodes, fewer than one, or no workers.
     """
     if not 1 <= instances <= vnodes or not workers:
         raise ValueError(f"{instances} instances for {vnodes} vnodes on {len(workers)} workers")
-    ordered = sorted(workers)
-    placed = {InstanceId(f"i{n}"): ordered[n % len(ordered)] for n in range(instances)}
+    placed: dict[InstanceId, WorkerId] = {}
+    for number in range(instances):
+        placed[InstanceId(f"i{number}")] = _emptiest(placed, sorted(workers), slots)
     routes = tuple(Route(owner=InstanceId(f"i{v * instances // vnodes}")) for v in range(vnodes))
     used = {worker: workers[worker] for worker in sorted(set(placed.values()))}
     return Epoch(number=1, workers=used, instances=placed, routes=routes)
 
 
-def plan_rescale(epoch: Epoch, instances: int, workers: Sequence[WorkerId]) -> Plan:
+def plan_rescale(
+    epoch: Epoch, instances: int, workers: Sequence[WorkerId], slots: Slots | None = None
+) -> Plan:
     """A plan for another number of instances, with the least movement that balances vnodes.
 
-    New instances go to the workers with the fewest; retired ones are the newest on the workers
-    with the most. Raises ValueError for fewer than one instance or more than vnodes.
+    New instances go to the workers with the fewest, of those with a slot left if there are any;
+    retired ones are the newest on the workers with the most. Raises ValueError for fewer than one
+    instance or more than vnodes.
     """
     if not 1 <= instances <= len(epoch.routes) or not workers:
         raise ValueError(f"{instances} instances for {len(epoch.routes)} vnodes")
@@ -62,12 +86,19 @@ def plan_rescale(epoch: Epoch, instances: int, workers: Sequence[WorkerId]) -> P
         del placed[gone]
     number = 0
     while len(placed) < instances:
-        load = _instances_per_worker(placed, workers)
         fresh = InstanceId(f"i{number}")
         if fresh not in epoch.instances and fresh not in placed:
-            placed[fresh] = min(sorted(workers), key=lambda w: load[w])
+            placed[fresh] = _emptiest(placed, workers, slots)
         number += 1
     return Plan(before=epoch.instances, instances=placed, moves=balancing_moves(epoch, placed))
+
+
+def _emptiest(
+    placed: Mapping[InstanceId, WorkerId], workers: Sequence[WorkerId], slots: Slots | None
+) -> WorkerId:
+    """Where the next instance goes."""
+    load, bound = _instances_per_worker(placed, workers), slots or {}
+    return min(workers, key=lambda w: (load[w] >= bound.get(w, inf), load[w], w))
 
 
 def _instances_per_worker(

@@ -119,9 +119,10 @@ def _offered(
         and known.lost == (state.gone.within(epoch).workers)
     ):
         return state  # who has taken it up need not begin again
-    plan = plan_cut(epoch, state.gone, behind=behind, choice=state.choice)
+    taken = facts.planned
+    plan = plan_cut(epoch, state.gone, behind=behind, choice=state.choice, taken=taken)
     if plan.epoch is None:
-        plan = plan_cut(epoch, state.gone, behind=behind, force=state.force)
+        plan = plan_cut(epoch, state.gone, behind=behind, force=state.force, taken=taken)
     if plan.epoch is None:
         if known is not None and known.number == epoch.number + 1:
             return state

@@ -10,7 +10,7 @@ The controller's loop and its driver of epoch records are the real ones, and so 
 the workers; made up are instances and copies, which are ready and follow unless told otherwise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker as machine
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import OperatorSpec, VnodeUse
+from rhinoctl.protocol.placement import Capacity
 from rhinoctl.protocol.ports import Address, Envelope, Store
 from rhinoctl.protocol.records import DecisionRecord
 from rhinoctl.protocol.sessions import Lineage
@@ -249,7 +250,14 @@ class Driver:
 class Bench:
     """A controller over `store`, and `workers` that answer it."""
 
-    def __init__(self, *, workers: int = 2, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        store: Store | None = None,
+        capacities: Mapping[WorkerId, Capacity] | None = None,
+    ) -> None:
+        self.capacities = capacities or {}
         self.clock = FakeClock()
         self.network = FakeNetwork(Random(1), self.clock)
         self.schedule = Schedule(self.network, Random(2))
@@ -270,6 +278,7 @@ class Bench:
             listen="",
             token_file="",
             workers={name: f"{name}.sock" for name in self.workers},
+            capacities=self.capacities,
         )
         controller = Controller(settings, clock=self.clock, wire=wire, store=self.store)
         self.schedule.add("controller", wire, controller, tick_s=limits.CONTROLLER_WAIT_S)

@@ -3,8 +3,9 @@
 import pytest
 
 from rhinoctl.errors import CeilingExceeded, DiskFull, Exit
-from rhinoctl.ids import DiskId, WorkerId
+from rhinoctl.ids import DiskId, Vnode, WorkerId
 from rhinoctl.protocol.disks import DiskReport, DiskState
+from rhinoctl.protocol.placement import Capacity
 from tests.unit.control.bench import Bench
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
@@ -82,3 +83,34 @@ def disk(name: str, free_bytes: int = 1000) -> DiskReport:
         bytes=0,
         shares=DiskId(name),
     )
+
+
+def test_the_slots_of_the_inventory_bound_the_instances_of_all_jobs() -> None:
+    slots = {W1: Capacity(instances=1), W2: Capacity(instances=2)}
+    bench = Bench(workers=2, capacities=slots)
+    bench.register(vnodes=4, instances=2)
+    bench.rescale(3)
+    with pytest.raises(
+        CeilingExceeded, match=r"worker w1 would run 2 .* gives it 1 slot"
+    ) as caught:
+        bench.rescale(4, dry_run=True)
+    assert caught.value.exit_code is Exit.REFUSED
+
+
+def test_fewer_slots_than_instances_that_run_refuse_only_more_of_them() -> None:
+    bench = Bench(workers=2, capacities={W1: Capacity(instances=0)})
+    bench.register(vnodes=4, instances=1)
+    assert [i.worker for i in bench.job().instances] == [W2], "where there is room"
+    bench.rescale(2)
+    assert {i.worker for i in bench.job().instances} == {W2}
+
+
+def test_copies_are_kept_racks_apart() -> None:
+    """As the inventory names racks, from the first epoch on."""
+    racks = {W1: Capacity(rack="a"), W2: Capacity(rack="a"), W3: Capacity(rack="b")}
+    bench = Bench(workers=3, capacities=racks)
+    bench.register(vnodes=4, instances=1, replication=1)
+    (instance,) = bench.job().instances
+    assert instance.worker == W1
+    epoch = bench.controller.evidence().jobs[0].epoch
+    assert {w for v in epoch.vnodes() for w in epoch.full_holders(Vnode(v))} == {W1, W3}

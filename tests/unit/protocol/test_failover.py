@@ -171,3 +171,22 @@ def test_what_an_earlier_failover_has_lost_is_not_lost_again() -> None:
     assert later.begin_empty == later.proposal.forfeited
     assert V1 not in later.begin_empty
     assert step(later, seen(first), {}, 1.0).begin_empty == later.begin_empty
+
+
+def test_a_new_heir_has_a_name_that_no_handover_has_planned() -> None:
+    """Found by seed 710001856."""
+    before = epoch({I0: W1}, ((I0, "w2"), (I0, "w2")), idle=(W2,))
+    gone = GivenUp(workers=frozenset({W1}))
+    assert set(plan_cut(before, gone).heirs.values()) == {I1}
+    assert set(plan_cut(before, gone, taken=frozenset({I1})).heirs.values()) == {I2}
+    state = Failover(op=OpId("op-1"), job=JobUid("j"), gone=gone, why="", decided=None)
+    seen = Facts(
+        epoch=before,
+        epoch_from=BASE,
+        reached={},
+        driver_epoch=None,
+        copies={},
+        ready=frozenset(),
+        planned=frozenset({I1}),
+    )
+    assert set(step(state, seen, {}, 1.0).heirs.values()) == {I2}

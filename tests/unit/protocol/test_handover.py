@@ -239,6 +239,15 @@ def test_state_leaves_only_when_every_target_follows(changes: dict[str, object])
     assert hm.step(state, facts(FULL), SOON).phase is Phase.ARMED
 
 
+def test_a_target_whose_name_went_to_an_heir_elsewhere_ends_it() -> None:
+    """Found by seed 710001856: the vnode would have had one worker twice in its chain."""
+    taken = replace(START, instances={**START.instances, I1: W1})
+    for state in (after(facts(START)), after(facts(START), PauseAsked())):
+        ended = hm.step(state, facts(taken), SOON)
+        assert (ended.phase, ended.proposal) == (Phase.ABORTED, None)
+        assert ended.reason == "instance i1 is on w1 since a failover, not on w2"
+
+
 def test_a_lag_within_the_bound_is_caught_up_by_the_marker() -> None:
     lag = replace(FOLLOWING, lag_batches=limits.LAG_BATCHES_MAX)
     assert after(facts(START), facts(FULL, lag)).phase is Phase.ARMED

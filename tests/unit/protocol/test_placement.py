@@ -228,3 +228,13 @@ def test_nothing_is_placed_on_no_worker() -> None:
         plan_rescale(epoch, 3, [])
     with pytest.raises(ValueError, match="0 workers"):
         first_epoch(vnodes=4, instances=2, workers={})
+
+
+def test_new_instances_go_where_there_are_slots() -> None:
+    workers, slots = W[:3], {W[0]: 1, W[2]: 0}
+    first = first_epoch(vnodes=8, instances=3, workers={w: ALL[w] for w in workers}, slots=slots)
+    assert sorted(first.instances.values()) == [W[0], W[1], W[1]]
+    more = plan_rescale(first, 5, workers, slots)
+    assert Counter(more.instances.values()) == {W[0]: 1, W[1]: 4}
+    full = plan_rescale(first, 4, [W[0], W[2]], slots)
+    assert full.instances[instance(3)] == W[2], "none has one: the emptiest, and it is refused"
