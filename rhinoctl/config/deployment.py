@@ -23,6 +23,7 @@ from rhinoctl.config.backup import STORE
 from rhinoctl.config.inventory import CONTROLLER, Controller, Inventory, Limits, Worker
 from rhinoctl.errors import DiskNotMounted, ForeignManifest
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.placement import Capacity
 
 IDENTITY: Final = "cluster"
 """The file of the installation that says which cluster has it."""
@@ -475,6 +476,10 @@ def _controller_settings(
         "listen": everywhere("https", address, inventory.ports.controller),
         "tokens": tokens,
         "workers": {worker.id: agent_url(inventory, worker) for worker in inventory.workers},
+        "capacities": {
+            worker.id: Capacity(instances=worker.slots, rack=worker.rack)
+            for worker in inventory.workers
+        },
         "lease_s": controller.lease_s,
         "auto_failover": controller.auto_failover,
     }

@@ -33,6 +33,7 @@ from rhinoctl.config.inventory import Inventory, parse_inventory
 from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.errors import DiskNotMounted, ForeignManifest
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.placement import Capacity
 
 TEXT = """\
 cluster: clicks
@@ -41,7 +42,7 @@ controller: {host: c1, address: fd00::1, lease_s: 7}
 limits: {memory_mb: 2000}
 agent: {cache_mb: 32}
 workers:
-  - {host: w1, disks: [/d1, /d2], limits: {cpus: 2}}
+  - {host: w1, rack: r1, slots: 3, disks: [/d1, /d2], limits: {cpus: 2}}
   - {host: w2, address: 10.0.0.2, port: 7500}
 """
 SECRETS = ("the-key", "token-of-the-wire", "token-of-an-operator")
@@ -256,6 +257,10 @@ def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
     assert read_back.listen == "https://[::]:7470"
     assert read_back.store == "/var/lib/rhinoctl/controller/controller.db"
     assert read_back.lease_s == 7
+    assert read_back.capacities == {
+        "w1": Capacity(instances=3, rack="r1"),
+        "w2": Capacity(),
+    }
     assert read_back.tokens == {"operator": "/opt/rhinoctl/controller/operator.token"}
     assert controller_url(read(TEXT)) == "https://[fd00::1]:7470"
     assert names_of(places(read(TEXT))["controller"], Role.CONTROLLER) == ("fd00::1", "c1")
