@@ -24,6 +24,7 @@ SETTINGS = {
     # An executor that says nothing is lost after that, and its tasks are run elsewhere.
     "spark.executor.heartbeatInterval": "2s",
     "spark.network.timeout": "15s",
+    "spark.network.timeoutInterval": "5s",
     "spark.task.maxFailures": "50",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
