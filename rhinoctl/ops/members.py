@@ -385,7 +385,7 @@ def _write(file: Path, before: str, edited: Edited) -> None:
     """Replace an inventory, through links and with its mode. Raises Busy if somebody has changed it
     meanwhile, and UnwritableDirectory."""
     target = Path(os.path.realpath(file))
-    if target.read_bytes().decode("utf-8") != before:
+    if not target.is_file() or target.read_bytes() != before.encode():
         raise Busy(
             f"{file} was changed by somebody else meanwhile, and was not touched",
             remedy="repeat the command: it begins with what is there now",
