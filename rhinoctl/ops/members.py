@@ -177,8 +177,9 @@ def add_host(
 
 
 def exit_of_add(view: AddView) -> Exit:
-    """That of its deployment."""
-    return exit_of_deploy(view.deployment)
+    """That of its deployment; a dry run has changes in any case, those of the inventory."""
+    ended = exit_of_deploy(view.deployment)
+    return Exit.HAS_CHANGES if view.deployment.dry_run and ended is Exit.DONE else ended
 
 
 def _check_plan(plan: DeployView) -> None:

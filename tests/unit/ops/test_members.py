@@ -23,7 +23,7 @@ from rhinoctl.errors import (
     UnknownHost,
     WorkerInUse,
 )
-from rhinoctl.ids import InstanceId, JobName, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.ids import OpId, Vnode, WorkerId
 from rhinoctl.ops.deploy import DeployView, HostState
 from rhinoctl.ops.deployed import Deployed, clusters_directory
 from rhinoctl.ops.members import (
@@ -39,17 +39,10 @@ from rhinoctl.ops.members import (
     exit_of_remove,
     remove_host,
 )
-from rhinoctl.protocol.handover import Kind, Phase
-from rhinoctl.protocol.views import (
-    Health,
-    InstanceView,
-    JobView,
-    OperationView,
-    StatusView,
-    WorkerView,
-)
+from rhinoctl.protocol.views import Health, JobView, OperationView, StatusView, WorkerView
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.ssh import Login
+from tests.fakes import controller as canned
 from tests.fakes.deploy_host import FakeHost
 from tests.unit.ops.test_deploy import World, failing
 
@@ -157,53 +150,10 @@ def home() -> ClusterHome:
     return ClusterHome(clusters_directory() / "clicks", "clicks")
 
 
-def job(*, owner: str = "w1", copy: str = "w1", vnodes: tuple[int, ...] = (0, 1)) -> JobView:
-    return JobView(
-        name=JobName("clicks"),
-        uid=JobUid("u"),
-        operator="counts",
-        vnodes=2,
-        replication=1,
-        generation=1,
-        session=1,
-        live=True,
-        epoch=1,
-        batch=None,
-        watermark_ms=None,
-        instances=(
-            InstanceView(
-                id=InstanceId("i0"),
-                worker=WorkerId(owner),
-                pid=1,
-                ready=True,
-                vnodes=tuple(map(Vnode, vnodes)),
-                state_bytes=0,
-                rss_bytes=0,
-                applied=None,
-            ),
-        ),
-        members={Vnode(vnode): (WorkerId(copy),) for vnode in vnodes},
-        operation=None,
-        query_id="",
-    )
-
-
-def operation() -> OperationView:
-    return OperationView(
-        id=OpId("op-7"),
-        job=JobName("clicks"),
-        kind=Kind.RESCALE,
-        phase=Phase.PLANNED,
-        moves={},
-        origins={},
-        reason="",
-        times={},
-        marker=None,
-        pause_ms=None,
-        total_ms=None,
-        bytes_moved=0,
-        state_bytes=0,
-        progress="",
+def job(*, owner: str = "w1", copy: str = "w1", vnodes: int = 2) -> JobView:
+    return canned.job(
+        instances=(canned.instance(0, owner, range(vnodes)),),
+        members={Vnode(vnode): (WorkerId(copy),) for vnode in range(vnodes)},
     )
 
 
@@ -323,6 +273,17 @@ def test_what_somebody_else_writes_meanwhile_is_not_lost(world: Members) -> None
     assert world.changed() == set()
 
 
+def test_one_whose_host_is_as_it_is_to_be_is_written_all_the_same(world: Members) -> None:
+    text = INVENTORY.replace("  - {host: w2}  # new\n", "")
+    world.inventory.write_text(text)
+    assert exit_of_add(world.add("w2", dry_run=True)) is Exit.HAS_CHANGES
+    assert world.text() == text
+    view = world.add("w2")
+    assert (exit_of_add(view), view.deployment.run, view.written) == (Exit.DONE, "", True)
+    assert "  - {host: w2}\n" in world.text()
+    assert world.changed() == set()
+
+
 # --- leaving --------------------------------------------------------------------------------------
 
 
@@ -360,7 +321,7 @@ def test_a_worker_leaves_its_host_then_the_controller_then_the_inventory(
     [
         (job(owner="w2"), False, "drain w2"),
         (job(copy="w2"), False, "drain w2"),
-        (job(owner="w2", vnodes=()), False, "drain w2"),
+        (job(owner="w2", vnodes=0), False, "drain w2"),
         (job(owner="w2"), True, "failover w2"),
     ],
     ids=["owns", "copies", "an empty instance", "down"],
@@ -394,7 +355,7 @@ def test_what_comes_to_it_while_a_person_thinks_stops_it(world: Members) -> None
 
 
 def test_an_operation_under_way_stops_it_and_so_does_a_silent_controller(world: Members) -> None:
-    world.operations = (operation(),)
+    world.operations = (canned.operation(id=OpId("op-7")),)
     with pytest.raises(Busy, match="op-7"):
         world.remove()
     world.hosts["controller"].running.clear()
