@@ -33,10 +33,10 @@ e2e: setup  ## run the slow and the end-to-end tests at full length
 
 e2e-short: setup  ## the part of the end-to-end tests that CI runs: real processes, really killed
 	$(PYTEST) -m "slow and not e2e" --durations 0 --durations-min 5 \
-	    -k "not driver_killed and not controller_killed and not windows_move and not t3_a_worker" \
-	    tests/integration/test_main_job.py tests/integration/test_bench.py \
-	    tests/integration/test_black_hole.py tests/integration/test_local_cluster.py \
-	    tests/integration/test_remote.py tests/integration/test_environment.py
+	    -k "not driver_killed and not controller_killed and not windows_move and not t3_a_worker \
+	    and not a_host_that and not without_root_and" \
+	    $(addprefix tests/integration/test_,$(addsuffix .py,main_job bench black_hole local_cluster \
+	    remote environment services deploy))
 
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
 	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash

@@ -46,23 +46,32 @@ class DeployHosts:
     def workers(self) -> list[str]:
         return [f"w{n}" for n in range(1, len(self._network.names))]
 
+    @property
+    def gateway(self) -> str:
+        """This machine's address among the hosts."""
+        return self._network.gateway
+
     def write_inventory(
-        self, more: str = "", controller: str = "lease_s: 5", worker: str = "slots: 8"
+        self,
+        more: str = "",
+        controller: str = "lease_s: 5",
+        worker: str = "slots: 8",
+        workers: int | None = None,
     ) -> None:
-        """The inventory of all hosts, by their addresses; `more` goes to its top, the others are
-        said of the controller and of each worker."""
+        """The inventory of all hosts, or of the first `workers` of them, by their addresses; `more`
+        goes to its top, the others are said of the controller and of each worker."""
         known = self.directory / "known_hosts"
         known.write_text("".join(host.known() for host in self.hosts.values()))
-        workers = "".join(
+        listed = "".join(
             f"  - {{host: {self.hosts[name].address}, name: {name}, rack: {name}, {worker}}}\n"
-            for name in self.workers()
+            for name in self.workers()[:workers]
         )
         identity = self.directory / "id"
         ssh = f"user: {self._user}, identity: {identity}, known_hosts: {known}, connect_s: 4"
         self.inventory.write_text(
             f"cluster: clicks\n{more}ssh: {{{ssh}}}\n"
             f"controller: {{host: {self.hosts['c1'].address}, {controller}}}\n"
-            f"workers:\n{workers}"
+            f"workers:\n{listed}"
         )
 
     def cut(self, name: str) -> None:

@@ -46,6 +46,11 @@ class Hosts:
         _ip("link", "set", _near(name), "up")
         self.mend(name)
 
+    @property
+    def gateway(self) -> str:
+        """This machine's address at the bridge."""
+        return f"{self._net}.1"
+
     def address(self, name: str) -> str:
         """The host's IPv4 address."""
         return f"{self._net}.{10 + self.names.index(name)}"

@@ -19,7 +19,7 @@ from rhinoctl.remote.services import Service, Supervised, follow, restart
 from rhinoctl.remote.supervised import ServiceState, processes_of, sweep
 from tests.fakes.local_host import LocalHost
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 ROOT = Path(__file__).parents[2]
 
 MODULE = """\

@@ -105,6 +105,7 @@ def test_after_a_recovery_the_query_is_still_the_job_s_own() -> None:
     world.finish(again, batches=again.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_replication_and_draining_are_taken_over() -> None:
     world, query = running(replication=1)
     world.set_replication(2)
@@ -228,6 +229,7 @@ def test_an_old_copy_does_not_give_a_session_twice() -> None:
     world.finish(third, batches=seen + 10)
 
 
+@pytest.mark.slow
 def test_the_copy_of_a_store_that_has_not_changed_since_is_as_good_as_it() -> None:
     world, query = running()
     world.run(1.0)

@@ -77,7 +77,10 @@ def test_a_checkpoint_is_durable_before_it_is_acknowledged(refusal: int | None) 
     world.finish(query, batches=query.directory.committed + 5)
 
 
-@pytest.mark.parametrize("damage", ["a byte", "truncated", "empty", "gone"])
+@pytest.mark.parametrize(
+    "damage",
+    ["a byte", *(pytest.param(d, marks=pytest.mark.slow) for d in ("truncated", "empty", "gone"))],
+)
 def test_a_damaged_file_is_found_on_receipt_and_another_checkpoint_serves(
     damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_second_of_two_holders_is_given_up_only_by_force() -> None:
     assert {*world.call(lambda c: c.job(JOB)).forfeited} == {*last}
 
 
+@pytest.mark.slow
 def test_every_job_that_would_lose_state_is_named() -> None:
     world = World(workers=2, replication=0)
     for name in ("one", "two"):

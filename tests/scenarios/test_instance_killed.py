@@ -33,6 +33,7 @@ def test_an_instance_killed_in_the_middle_of_apply(step: str) -> None:
     assert host.instances[again].settings.incarnation == 2
 
 
+@pytest.mark.slow
 def test_an_instance_killed_while_it_takes_a_checkpoint_takes_another_later() -> None:
     """A vnode whose checkpoint came to nothing is not busy for ever."""
     world = World(workers=1)

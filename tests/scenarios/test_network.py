@@ -45,6 +45,7 @@ def test_a_worker_is_cut_off_for_a_while() -> None:
     world.finish(query, batches=seen + 15, within_s=900)
 
 
+@pytest.mark.slow
 def test_a_target_is_cut_off_from_its_source_while_it_copies() -> None:
     world = World(workers=3)
     query = world.start_query()
@@ -64,6 +65,7 @@ def test_a_target_is_cut_off_from_its_source_while_it_copies() -> None:
     assert query.failures == []
 
 
+@pytest.mark.slow
 def test_a_member_that_nobody_waits_for_misses_a_batch_while_its_instance_follows() -> None:
     """The checkpoint of a vnode that was quiet is not thought to reach over a batch that touched
     it, but that this worker never saw."""

@@ -65,6 +65,7 @@ def test_every_member_has_the_owners_checkpoints_file_by_file() -> None:
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_copies_take_the_time_between_batches() -> None:
     """The next chunk waits for the batch under way, but not for longer than a chunk may."""
     world = World(workers=2, instances=1, replication=1)
@@ -120,6 +121,7 @@ def test_a_chain_that_does_not_acknowledge_is_offered_the_newest_later() -> None
     world.finish(query, batches=query.directory.committed + 5)
 
 
+@pytest.mark.slow
 def test_a_lagging_copy_replays_more_and_serves_all_the_same() -> None:
     """T3: the copies are many checkpoints behind; the heir applies what its log has."""
     world = World(workers=3, instances=3, replication=1)
@@ -147,6 +149,7 @@ def test_the_network_has_a_bound() -> None:
     assert lags[1] > lags[0]
 
 
+@pytest.mark.slow
 def test_lag_grows_while_copies_are_throttled() -> None:
     """Design, section 14: lag that looks frozen while throttled. In batches, bytes and seconds."""
     world = World(workers=2, vnodes=4, instances=1, replication=1, copies_bytes_s=1)

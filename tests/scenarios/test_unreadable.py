@@ -90,6 +90,7 @@ def test_it_is_given_up_for_the_job_and_heals_by_itself(worker: str) -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_it_takes_part_again() -> None:
     """With as many workers as copies ask for, the one that was damaged must be one of them."""
     world, query = started(workers=2, instances=1)
@@ -102,6 +103,7 @@ def test_it_takes_part_again() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_one_that_was_given_up_before_comes_back_with_a_damaged_log() -> None:
     """It never joins with what it cannot read, which is why nothing has to be given up again."""
     world, query = started(workers=2, instances=1)
@@ -193,6 +195,7 @@ def test_the_only_holder_keeps_what_it_has() -> None:
     end(world, query)
 
 
+@pytest.mark.slow
 def test_its_other_jobs_stay_where_they_are() -> None:
     world = World(workers=2, instances=2, replication=1, auto_failover=False)
     one = world.start_query(job=JobName("one"))

@@ -90,6 +90,7 @@ def test_a_look_names_it_and_it_comes_again(
     assert query.failures == []
 
 
+@pytest.mark.slow
 def test_a_member_misses_it_when_it_fetches_the_next(caplog: pytest.LogCaptureFixture) -> None:
     """The files that vanished are not the base of each fetch for ever; the log is trimmed on."""
     workload = Workload(rows_max=1)  # so that the next checkpoint has files of the one before
