@@ -142,6 +142,24 @@ class InventoryExists(Refused):
     code = "inventory-exists"
 
 
+class AlreadyInInventory(Refused):
+    """A worker that is to be added is there; names it."""
+
+    code = "already-in-inventory"
+
+
+class CannotEditInventory(Refused):
+    """An inventory that is not written in a way that can be edited; says what to do by hand."""
+
+    code = "cannot-edit-inventory"
+
+
+class WorkerInUse(Refused):
+    """A worker that is to be removed has state that counts, or runs instances; says which."""
+
+    code = "worker-in-use"
+
+
 class UnsupportedSpark(Refused):
     """Spark Connect, a real-time or continuous trigger, async progress, or Spark < 4.2."""
 

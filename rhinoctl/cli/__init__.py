@@ -19,6 +19,7 @@ from rhinoctl.cli import (
     hosts,
     job,
     local,
+    members,
     move,
     op,
     status,
@@ -38,7 +39,8 @@ _UsageFault = typer.BadParameter.__mro__[1]
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
 VERBS = (
-    *(demo, config, check, deploy, hosts, status, doctor, move, workers, groups, verify, version),
+    *(demo, config, check, deploy, hosts, members, status, doctor, move, workers, groups, verify),
+    version,
 )
 for each in VERBS:
     each.add_to(app)

@@ -56,7 +56,7 @@ def deploy(
     request = ops.DeployRequest(inventory=inventory, limit=hosts_of(limit or ()), dry_run=dry_run)
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
-        view = ops.deploy(request, login, progress, lambda plan: _agree(plan, progress, yes))
+        view = ops.deploy(request, login, progress, lambda plan: agree(plan, progress, yes))
     return _end(view, as_json)
 
 
@@ -73,7 +73,7 @@ def replay(
     """
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
-        view = ops.resume(run, login, progress, lambda plan: _agree(plan, progress, yes))
+        view = ops.resume(run, login, progress, lambda plan: agree(plan, progress, yes))
     return _end(view, as_json)
 
 
@@ -101,11 +101,11 @@ def rotate_keys(
     request = ops.DeployRequest(inventory=inventory, renew=True, renew_access=access)
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
-        view = ops.deploy(request, login, progress, lambda plan: _agree(plan, progress, yes=True))
+        view = ops.deploy(request, login, progress, lambda plan: agree(plan, progress, yes=True))
     return _end(view, as_json)
 
 
-def _agree(plan: ops.DeployView, progress: DeployProgress, yes: bool) -> None:
+def agree(plan: ops.DeployView, progress: DeployProgress, yes: bool) -> None:
     """Show the plan, and ask if a process is to be restarted that jobs may need."""
     progress.pause()
     console_of(sys.stderr).print(plan_table(plan))

@@ -153,8 +153,9 @@ def make_token(path: str) -> None:
         replace_file(Path(path), f"{secrets.token_hex(32)}\n".encode())
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole, durably and for this user only. Raises UnwritableDirectory.
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file whole, durably and for this user only, or with another mode. Raises
+    UnwritableDirectory.
 
     `state.disk.write_atomic` for a layer that may not import `state` (design, section 12).
     """
@@ -163,6 +164,7 @@ def replace_file(path: Path, data: bytes) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
+                os.fchmod(file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

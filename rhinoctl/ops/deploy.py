@@ -153,7 +153,7 @@ def deploy(
     leaves out a worker that was deployed. What is wrong with a host is in the view.
     """
     cluster = read_deployed(request.inventory)
-    return _deploy(cluster, request, login, progress, agree, means)
+    return deploy_cluster(cluster, request, login, progress, agree, means)
 
 
 def resume(
@@ -169,7 +169,7 @@ def resume(
     cluster = deployed_of(old.file, old.inventory)
     check_latest(cluster.home.runs, old)
     request = DeployRequest(inventory=Path(old.file), limit=old.limit)
-    return _deploy(cluster, request, login, progress, agree, means, resumes=old.id)
+    return deploy_cluster(cluster, request, login, progress, agree, means, resumes=old.id)
 
 
 def exit_of(view: DeployView) -> Exit:
@@ -179,7 +179,7 @@ def exit_of(view: DeployView) -> Exit:
     return Exit.HAS_CHANGES if view.of(HostState.PLANNED) else Exit.DONE
 
 
-def _deploy(
+def deploy_cluster(
     cluster: Deployed,
     request: DeployRequest,
     login: Login,
@@ -188,6 +188,7 @@ def _deploy(
     means: Means,
     resumes: str = "",
 ) -> DeployView:
+    """`deploy`, of a cluster that was read already: `request` names its file no more."""
     wanted = cluster.selected(request.limit)
     with cluster.home.claimed(), means.open_fleet(cluster.inventory, login) as fleet:
         check_members(cluster)

@@ -222,15 +222,25 @@ def check_members(cluster: Deployed) -> None:
         named = ", ".join(f"{name} (on {host})" for name, host in gone.items())
         raise Refused(
             f"the inventory leaves out what was deployed, and may have state: worker {named}",
-            remedy="put it back; to let it go, `rhinoctl drain` and then `rhinoctl undeploy --host`"
-            " it, and take it out after that",
+            remedy="put it back; to let it go, `rhinoctl drain` it, then `rhinoctl hosts remove`"
+            " it, which takes it out",
         )
 
 
 def check_machine(cluster: Deployed, looked: Looked) -> None:
-    """Raise HostUnfit for a worker that was deployed on another machine: its state is there."""
+    """Raise HostUnfit for a worker that was deployed on another machine: its state is there; and
+    for a machine that another worker has, whose place it would take."""
     worker = looked.place.worker
-    member = cluster.home.members().get(worker.id) if worker is not None else None
+    if worker is None:
+        return
+    members = cluster.home.members()
+    member = members.get(worker.id)
+    for name, other in members.items():
+        if name != worker.id and other.machine == looked.facts.machine_id != "":
+            raise HostUnfit(
+                f"{looked.place.host}: it is the machine of worker {name}, on {other.host}",
+                remedy="name another host: a machine is one worker, with as many disks as it has",
+            )
     if member is not None and member.machine != looked.facts.machine_id:
         raise HostUnfit(
             f"{looked.place.host}: it is another machine than worker {looked.place.host} was"

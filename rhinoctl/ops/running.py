@@ -243,7 +243,7 @@ def _change(
     """Do something with processes, the controller before the agents; `rolling`: one by one."""
     cluster = read_deployed(file)
     selected = cluster.selected(names)
-    _check_deployed(cluster)
+    check_deployed(cluster)
     faults: dict[str, RhinoError] = {}
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
         health = Health(cluster, fleet.interrupted, read_status)
@@ -277,7 +277,8 @@ def _on(cluster: Deployed, do: Do, at: At) -> Callable[[Host], None]:
     return on
 
 
-def _check_deployed(cluster: Deployed) -> None:
+def check_deployed(cluster: Deployed) -> None:
+    """Raise NotRunning for a cluster that this machine does not know."""
     if cluster.home.read() is None:
         raise NotRunning(
             f"cluster {cluster.inventory.cluster} was not deployed from this machine",

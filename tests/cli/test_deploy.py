@@ -10,10 +10,12 @@ from rich.console import RenderableType
 
 from rhinoctl.errors import Exit
 from rhinoctl.ops.deploy import DeployView, HostState, HostView
+from rhinoctl.ops.members import AddView, RemovePlan, RemoveView
 from rhinoctl.ops.running import Executed, ExecView, HostFault, HostsView, LogView, ProcessView
 from rhinoctl.ops.undeploy import UndeployedHost, UndeployView
 from rhinoctl.render.deploy import deploy_table, plan_table, undeploy_table
 from rhinoctl.render.hosts import exec_table, hosts_table, log_text
+from rhinoctl.render.members import add_table, remove_table
 from rhinoctl.render.output import emit
 
 AWAY = HostFault(
@@ -67,6 +69,8 @@ def test_names_that_are_not_there(run: Any, inventory: str) -> None:
         ["hosts", "list", "w9", "-i", inventory],
         ["logs", "w9", "-i", inventory],
         ["start", "-i", inventory],  # nothing was deployed from here
+        ["hosts", "add", "w9", "-i", inventory],
+        ["hosts", "remove", "w1.invalid", "-i", inventory],
     ):
         ended = run(*argv, "--json")
         assert ended.exit_code == Exit.REFUSED
@@ -134,6 +138,52 @@ def test_a_deployment_ends_with_what_to_type(capsys: Any) -> None:
         "nothing had to be done",
         "controller: https://c1:7470; look: rhinoctl status --cluster clicks",
     ]
+
+
+def test_joining_tells_the_lines_and_what_to_type(capsys: Any) -> None:
+    def shown(deployment: DeployView, *, written: bool) -> str:
+        view = AddView(
+            file="inventory.yml",
+            cluster="clicks",
+            worker="w3",
+            host="w3",
+            lines=("  - host: w3", "    rack: r1"),
+            written=written,
+            deployment=deployment,
+        )
+        return text_of(add_table(view), capsys)
+
+    text = shown(deployed(dry_run=True), written=False)
+    assert text.endswith("to be written into inventory.yml:\n\n  - host: w3\n    rack: r1")
+    text = shown(deployed(run="20260314-150926-5f3a"), written=True)
+    assert "rhinoctl replay 20260314-150926-5f3a" in text
+    assert "w3 is in inventory.yml, but not deployed" in text
+    assert "has joined" in shown(deployed(hosts=()), written=True)
+
+
+def test_leaving_tells_how_far_it_is_and_what_to_type(capsys: Any) -> None:
+    plan = RemovePlan(
+        file="inventory.yml",
+        cluster="clicks",
+        worker="w3",
+        host="w3",
+        lost=False,
+        wipe_data=False,
+        steps=("one", "two"),
+        lines=("  - {host: w3}",),
+    )
+    text = text_of(remove_table(RemoveView(plan=plan, dry_run=True)), capsys)
+    assert text.splitlines()[-3:] == ["1. one", "2. two", "  - {host: w3}"]
+    away = UndeployView(
+        file="inventory.yml", cluster="clicks", wiped=False, hosts=(), faults=(AWAY,)
+    )
+    text = text_of(remove_table(RemoveView(plan=plan, undeployed=away)), capsys)
+    assert "host-unreachable" in text
+    assert "--lost" in text
+    text = text_of(remove_table(RemoveView(plan=plan, deployment=deployed())), capsys)
+    assert text.endswith("still in inventory.yml: repeat the command")
+    done = RemoveView(plan=plan, deployment=deployed(hosts=()), written=True)
+    assert text_of(remove_table(done), capsys).endswith("is out of inventory.yml")
 
 
 def test_processes_are_a_line_each_and_one_that_died_says_why(capsys: Any) -> None:
