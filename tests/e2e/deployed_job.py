@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
         tell(event="batch", batch=batch, rows=sum(rows.values()))
 
     count = RunningAggregate(keys=["auction"], aggregates={"n": "count"})
-    with Rhino(spark, "clicks", instances=3, vnodes=24, replication=1) as rhino:
+    with Rhino(spark, "clicks", instances=3, vnodes=32, replication=1) as rhino:
         stream = rhino.mark(nexmark_stream(spark, **options))
         query = (
             stream.writeStream.foreachBatch(rhino.sink(count, then=take))
