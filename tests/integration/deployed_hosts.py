@@ -82,6 +82,10 @@ class DeployHosts:
         """Connect the host again."""
         self._network.mend(self._networks[name])
 
+    def slow(self, name: str, mbit: int) -> None:
+        """From now on no more than so many megabits a second get to the host or away; 0: mended."""
+        self._network.slow(self._networks[name], mbit)
+
     def close(self) -> None:
         """End all that runs on the hosts, and remove them."""
         for host in self.hosts.values():

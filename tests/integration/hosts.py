@@ -63,6 +63,15 @@ class Hosts:
         """Connect the host (again)."""
         _ip("link", "set", _near(name), "master", self._bridge)
 
+    def slow(self, name: str, mbit: int) -> None:
+        """From now on so many megabits a second get to the host, and as many away from it, as over
+        a link that is no faster; what comes faster is dropped. 0: as fast as this machine can."""
+        for netns, link in ((), _near(name)), (("-n", name), "eth0"):
+            _tc(*netns, "qdisc", "del", "dev", link, "root", check=False)
+            if mbit:
+                shape = ("rate", f"{mbit}mbit", "burst", "64kb", "latency", "100ms")
+                _tc(*netns, "qdisc", "add", "dev", link, "root", "tbf", *shape)
+
     def close(self) -> None:
         """Remove the hosts; what runs on them has to be ended before."""
         for name in self.names:
@@ -101,6 +110,10 @@ def hosts_of_cluster(directory: Path, hosts: Hosts) -> Mapping[WorkerId, str]:
 def _near(name: str) -> str:
     """This machine's end of a host's link."""
     return f"{name}v"
+
+
+def _tc(*arguments: str, check: bool = True) -> None:
+    subprocess.run(["tc", *arguments], check=check, capture_output=True, timeout=10)
 
 
 def _ip(*arguments: str, check: bool = True) -> None:

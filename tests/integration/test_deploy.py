@@ -324,3 +324,14 @@ def test_a_host_that_is_away_and_settings_that_change(cluster: Cluster) -> None:
     assert not [name for name in cluster.files() if "/opt/" in name]
     code, view = cluster.run("deploy", "--limit", "controller,w1")
     assert (code, set(states(view).values())) == (Exit.DONE, {"done"})
+
+
+def test_a_link_that_is_slow_is_named_by_check(cluster: Cluster) -> None:
+    def network() -> dict[str, str]:
+        _, view = cluster.run("check")
+        return {f["host"]: f["verdict"] for f in view["findings"] if f["check"] == "network"}
+
+    cluster.hosts.slow("w2", 80)
+    assert network() == {"w1": "warn", "w2": "warn", "w3": "pass"}
+    cluster.hosts.slow("w2", 0)
+    assert network() == {"w1": "pass", "w2": "pass", "w3": "pass"}
