@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import ClassVar
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from rhinoctl.protocol.messages import Header, Message, Refusal, RefusalCode
 from rhinoctl.protocol.ports import Address, Buffer, Envelope
 from rhinoctl.protocol.versions import Span, since
 from rhinoctl.wire import frames
+from rhinoctl.wire.bounds import DEFAULT_BOUNDS
 from rhinoctl.wire.call import call
 from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.flight import FlightWire
@@ -166,6 +168,38 @@ def test_a_peer_that_skips_a_version_is_found_again(place: Address, refusals: li
         with server_of(place, THREE) as server:
             assert ask(client, server) == (RED, RED)
     assert refusals == [1, 3]
+
+
+def test_what_is_under_way_at_once_is_said_again_at_most_once_a_lane(
+    place: Address, refusals: list[int]
+) -> None:
+    with server_of(place, ONE) as server, client_of(TWO) as client:
+        sent = {client.send(place, RED, timeout_s=PATIENT_S) for _ in range(40)}
+        for _ in range(40):
+            request = take(server)
+            assert request.message == PLAIN
+            server.reply(request, RED)
+        news = [take(client) for _ in sent]
+        assert {each.request for each in news} == sent
+        assert {each.message for each in news} == {PLAIN}
+        assert 1 <= len(refusals) <= DEFAULT_BOUNDS.lanes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_peer_that_changes_at_random_costs_one_round_trip_a_change(
+    place: Address, refusals: list[int], seed: int
+) -> None:
+    chance = Random(seed)
+    with client_of(TWO) as client:
+        for _ in range(12):
+            span = chance.choice([ONE, TWO, THREE])
+            before = len(refusals)
+            with server_of(place, span) as server:
+                answers = [ask(client, server) for _ in range(chance.randint(1, 3))]
+            assert len(refusals) - before <= 1
+            best = (PLAIN, PLAIN) if span == ONE else (RED, RED)
+            assert set(answers[1:]) <= {best}
+            assert answers[0] in (best, (PLAIN, PLAIN))
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(THREE, ONE), (ONE, THREE)])
