@@ -268,6 +268,12 @@ class CertificateRefused(Refused):
     code = "certificate-refused"
 
 
+class IncompatibleVersion(Refused):
+    """Two processes are more than one version of the protocol apart; names both versions."""
+
+    code = "incompatible-version"
+
+
 class EnvironmentNotBuilt(Refused):
     """What is put on hosts cannot be made from this installation; says what is not whole."""
 

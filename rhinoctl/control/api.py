@@ -12,14 +12,25 @@ from rhinoctl.control.roles import Role, role_of
 from rhinoctl.errors import RhinoError, RoleTooLow, Unauthenticated, UsageError
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.disks import DiskRequest
+from rhinoctl.protocol.versions import (
+    NEWEST_HEADER,
+    OTHER_VERSION,
+    PROTOCOLS,
+    WRITTEN_HEADER,
+    Span,
+    too_far_apart,
+)
 from rhinoctl.wire.secret import Secret
 
 _STATUS = {2: 400, 3: 409, 5: 409, 6: 409, 7: 503}
 """HTTP status by exit code; the code in the body is what counts."""
 
 
-def build(controller: Controller, tokens: Mapping[Role, Secret]) -> FastAPI:
-    """The application over a controller's loop; whoever has a token has its role."""
+def build(
+    controller: Controller, tokens: Mapping[Role, Secret], protocols: Span = PROTOCOLS
+) -> FastAPI:
+    """The application over a controller's loop; whoever has a token has its role. A request is
+    answered in the version of the protocol in which it is written."""
     app = FastAPI(title="rhinoctl controller", docs_url=None, redoc_url=None, openapi_url=None)
 
     def route(
@@ -28,13 +39,16 @@ def build(controller: Controller, tokens: Mapping[Role, Secret]) -> FastAPI:
         async def endpoint(request: Request) -> Response:
             try:
                 _admit(request, tokens, needed)
+                version = _version_of(request, protocols)
+                if version not in protocols:
+                    return _refused_unread(version, protocols)
                 arguments = list(request.path_params.values())
                 if body is not None:
-                    arguments.append(_read(body, await _body(request)))
+                    arguments.append(_read(body, await _body(request), version))
                 found = await run_in_threadpool(controller.call, lambda: call(*arguments))
             except RhinoError as fault:
-                return problem(fault)
-            return Response(codec.dumps(found), media_type="application/json")
+                return problem(fault, protocols)
+            return _response(codec.dumps(found, version=version), 200, version, protocols)
 
         app.add_api_route(path, endpoint, methods=[method], name=f"{method} {path}")
 
@@ -73,15 +87,39 @@ def build(controller: Controller, tokens: Mapping[Role, Secret]) -> FastAPI:
     return app
 
 
-def problem(fault: RhinoError) -> Response:
-    """An error as the API returns it."""
-    body = views.problem_of(fault)
+def problem(fault: RhinoError, protocols: Span = PROTOCOLS) -> Response:
+    """An error as the API returns it, in a form that is the same in all versions."""
     status = _STATUS.get(int(fault.exit_code), 500)
     if isinstance(fault, Unauthenticated):
         status = 401
     elif isinstance(fault, RoleTooLow):
         status = 403
-    return Response(codec.dumps(body), status_code=status, media_type="application/json")
+    return _problem(fault, status, protocols)
+
+
+def _problem(fault: RhinoError, status: int, protocols: Span) -> Response:
+    data = codec.dumps(views.problem_of(fault))
+    return _response(data, status, protocols.newest, protocols)
+
+
+def _response(data: bytes, status: int, version: int, protocols: Span) -> Response:
+    headers = {WRITTEN_HEADER: str(version), NEWEST_HEADER: str(protocols.newest)}
+    return Response(data, status_code=status, headers=headers, media_type="application/json")
+
+
+def _version_of(request: Request, protocols: Span) -> int:
+    """In which version a request is written: ours, if nothing is said, as by a person."""
+    said = request.headers.get(WRITTEN_HEADER, str(protocols.newest))
+    if not (said.isascii() and said.isdigit() and len(said) < 6):
+        raise UsageError(
+            f"{said!r:.40} is no version of the protocol",
+            remedy=f"leave {WRITTEN_HEADER} out, or write a number",
+        )
+    return int(said)
+
+
+def _refused_unread(version: int, protocols: Span) -> Response:
+    return _problem(too_far_apart("the caller", version, protocols), OTHER_VERSION, protocols)
 
 
 def _admit(request: Request, tokens: Mapping[Role, Secret], needed: Role) -> None:
@@ -110,9 +148,9 @@ async def _body(request: Request) -> bytes:
     return bytes(data)
 
 
-def _read(kind: type, data: bytes) -> Any:
+def _read(kind: type, data: bytes, version: int) -> Any:
     try:
-        return codec.loads(kind, data)
+        return codec.loads(kind, data, version=version)
     except (codec.CodecError, RecursionError) as fault:
         raise UsageError(
             f"the request is no {kind.__name__}: {fault}",

@@ -20,9 +20,18 @@ from rhinoctl.ids import JobName, OpId
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.disks import DiskList, DiskRequest
 from rhinoctl.protocol.evidence import ClusterEvidence
+from rhinoctl.protocol.versions import (
+    NEWEST_HEADER,
+    OTHER_VERSION,
+    PROTOCOLS,
+    WRITTEN_HEADER,
+    Span,
+    too_far_apart,
+)
 from rhinoctl.wire.certificates import ssl_context
 from rhinoctl.wire.credentials import TlsFiles
 from rhinoctl.wire.secret import Secret, read_token
+from rhinoctl.wire.speech import Speech
 
 T = TypeVar("T")
 
@@ -37,6 +46,12 @@ READ_S = 5.0
 
 ANSWER_S = 35.0
 """The longest calls take a session, or fence one: the controller may wait for a silent worker."""
+
+SAID_MAX = 2
+"""A request is said so often: once more if its version is refused."""
+
+NO_SUCH_CALL = frozenset({404, 405})
+"""HTTP's own word for a route that is not there; none of our errors has it."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -135,7 +150,8 @@ class ControlClient:
 
     `token` is the secret or the path of its file; an address with ``https://`` needs `tls`. Any
     call raises the error that the controller answered, `NotRunning`, `Unauthenticated`,
-    `CertificateRefused` or `DeadlineExceeded`.
+    `CertificateRefused`, `IncompatibleVersion` or `DeadlineExceeded`. A controller of the version
+    before is spoken to in that one, as it says with its first refusal.
     """
 
     def __init__(
@@ -143,8 +159,10 @@ class ControlClient:
         address: str,
         token: Secret | str | os.PathLike[str],
         tls: TlsFiles | None = None,
+        protocols: Span = PROTOCOLS,
     ) -> None:
         self.address = address
+        self._speech = Speech(protocols)
         self._connect_s = CONNECT_S if tls is None else CONNECT_TLS_S
         transport = _transport(address, tls)
         secret = token if isinstance(token, Secret) else read_token(token)
@@ -295,12 +313,12 @@ class ControlClient:
         return self._call("POST", f"{_op(op)}/revert", views.OperationView, request)
 
     def _call(self, method: str, path: str, kind: type[T], body: object = None) -> T:
-        content = None if body is None else codec.dumps(body)
-        response = self._send(method, path, content)
+        response = self._said(method, path, body)
         if response.status_code >= 400:
-            raise _error_of(response)
+            raise self._refusal_of(response, method, path)
+        version = _number(response, WRITTEN_HEADER)
         try:
-            answer: T = codec.loads(kind, response.content)
+            answer: T = codec.loads(kind, response.content, version=version)
         except codec.CodecError as fault:
             raise errors.RhinoError(
                 f"the controller's answer to {method} {path} is not understood: {fault}",
@@ -308,13 +326,49 @@ class ControlClient:
             ) from fault
         return answer
 
-    def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+    def _said(self, method: str, path: str, body: object) -> httpx.Response:
+        """The answer to a request in the version that the controller is known to speak; once more
+        if it refuses that, by which nothing was done."""
+        version = self._speech.version
+        for _ in range(SAID_MAX):
+            content = None if body is None else codec.dumps(body, version=version)
+            response = self._send(method, path, content, version)
+            newest = _number(response, NEWEST_HEADER)
+            if newest is None:
+                return response
+            shared = self._speech.heard(newest)
+            if response.status_code != OTHER_VERSION:
+                return response
+            if shared is None or shared == version:
+                who = f"the controller at {self.address}"
+                raise too_far_apart(who, newest, self._speech.ours)
+            version = shared
+        raise errors.NotRunning(
+            f"the controller at {self.address} changed its version while it was asked",
+            remedy="repeat the command",
+        )
+
+    def _send(self, method: str, path: str, content: bytes | None, version: int) -> httpx.Response:
+        headers = {WRITTEN_HEADER: str(version), NEWEST_HEADER: str(self._speech.ours.newest)}
         try:
             answer_s = READ_S if method == "GET" else ANSWER_S
             patience = httpx.Timeout(answer_s, connect=self._connect_s)
-            return self._http.request(method, path, content=content, timeout=patience)
+            return self._http.request(
+                method, path, content=content, headers=headers, timeout=patience
+            )
         except httpx.TransportError as fault:
             raise self._error_of(fault, method, path) from fault
+
+    def _refusal_of(self, response: httpx.Response, method: str, path: str) -> errors.RhinoError:
+        """The error that was answered. What has no route has no answer of ours."""
+        unknown = response.status_code in NO_SUCH_CALL and NEWEST_HEADER not in response.headers
+        if unknown:
+            return errors.IncompatibleVersion(
+                f"the controller at {self.address} knows no {method} {path.partition('?')[0]}",
+                remedy="it is older than this command: bring the cluster up with"
+                " `rhinoctl upgrade`",
+            )
+        return _error_of(response)
 
     def _error_of(self, fault: httpx.TransportError, method: str, path: str) -> errors.RhinoError:
         """What a call without an answer means; after a handshake that failed, nothing was done."""
@@ -368,6 +422,12 @@ def _transport(address: str, tls: TlsFiles | None) -> httpx.HTTPTransport:
         f"{address} is no address of a controller",
         remedy="use unix:///path/controller.sock, http://127.0.0.1:PORT or a cluster's name",
     )
+
+
+def _number(response: httpx.Response, header: str) -> int | None:
+    """The number in a header; None without one."""
+    said = response.headers.get(header, "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 6 else None
 
 
 def _job(name: str, *rest: str) -> str:

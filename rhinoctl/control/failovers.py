@@ -119,7 +119,7 @@ class Failovers:
         ]
         newest = max(decided, default=None)
         known = Evidence(
-            silent_s=None if seen.at is None else now - seen.at,
+            silent_s=None if seen.heard_at is None else now - seen.heard_at,
             up_s=now - self._started_at,
             refused=seen.refused,
             instances=len(beacons),

@@ -25,6 +25,7 @@ class Seen:
     answer to wishes that were sent at `told_at`; `asking` are the questions under way, and when
     they were sent; `tried` once it has answered, or has not; then
     `refused` says that nothing listens at its address. While it is `suspect` it is asked often.
+    `apart_at` is when it was last found to be of a version that is not spoken here.
     `objection` is why it does not listen to this controller's store, which stays known when it
     falls silent; `told_number` the number of the store with which it was asked last."""
 
@@ -37,9 +38,15 @@ class Seen:
     tried: bool = False
     refused: bool = False
     suspect: bool = False
+    apart_at: float | None = None
     detail: str = ""
     objection: str = ""
     told_number: int = 0
+
+    @property
+    def heard_at(self) -> float | None:
+        """When it answered last, be it in a version that is not understood: that is no silence."""
+        return max((at for at in (self.at, self.apart_at) if at is not None), default=None)
 
     def beacons(self) -> list[str]:
         """Addresses at which its instances listen as long as they live."""
@@ -107,6 +114,15 @@ class Fleet:
             for name, seen in self.workers.items()
             if seen.at is not None and now - seen.at < limits.WORKER_DOWN_S
         ]
+
+    def apart(self) -> frozenset[WorkerId]:
+        """Workers that were found within that bound to be of a version not spoken here."""
+        now = self._clock.monotonic()
+        return frozenset(
+            name
+            for name, seen in self.workers.items()
+            if seen.apart_at is not None and now - seen.apart_at < limits.WORKER_DOWN_S
+        )
 
     def reports(self, job: JobUid) -> dict[WorkerId, m.JobReport]:
         """The live workers' reports of a job."""
@@ -194,6 +210,8 @@ class Fleet:
         for name, seen in self.workers.items():
             if absent_s > limits.HEARTBEAT_S and seen.at is not None:
                 seen.at += absent_s
+            if absent_s > limits.HEARTBEAT_S and seen.apart_at is not None:
+                seen.apart_at += absent_s
             news = seen.suspect or number > seen.told_number
             period = min(period_s, limits.HEARTBEAT_BUSY_S) if news else period_s
             due = seen.asked_at is None or now - seen.asked_at >= period
@@ -227,12 +245,16 @@ class Fleet:
         if not isinstance(message, m.WorkerReport):
             refusal = message.detail if isinstance(message, m.Refusal) else envelope.detail
             seen.detail = refusal
-            if isinstance(message, m.Refusal) and message.code is m.RefusalCode.STALE_STORE:
+            code = message.code if isinstance(message, m.Refusal) else None
+            if code is m.RefusalCode.STALE_STORE:
                 self._object(name, seen, refusal)
+            if code is m.RefusalCode.VERSION:
+                seen.apart_at = self._clock.monotonic()
             seen.refused = envelope.outcome is Outcome.NOT_DONE
             seen.suspect = True
             return
         seen.refused = seen.suspect = False
+        seen.apart_at = None
         if message.worker != name:
             seen.detail = f"answers as worker {message.worker}"
             return

@@ -326,6 +326,7 @@ def _worker_findings(
     workers: Iterable[views.WorkerView], fleet: Fleet
 ) -> tuple[views.Finding, ...]:
     found = []
+    apart = fleet.apart()
     for worker in workers:
         said = worker.unreadable and worker.health is views.Health.DEGRADED
         if worker.health is views.Health.OK or said:
@@ -333,6 +334,15 @@ def _worker_findings(
         since = "never" if worker.seen_s is None else f"{worker.seen_s:.0f} s ago"
         reason = " ".join(fleet.workers[worker.id].detail.partition("; last")[0].split())[:120]
         needed = worker.vnodes_owned + worker.vnodes_held
+        if worker.id in apart:
+            found.append(
+                views.Finding(
+                    what=f"worker {worker.id} is of another version: {reason}",
+                    remedy="bring the older side up with `rhinoctl upgrade`, one version after the"
+                    " other",
+                )
+            )
+            continue
         state = "is down" if worker.health is views.Health.DOWN else "does not answer now"
         found.append(
             views.Finding(

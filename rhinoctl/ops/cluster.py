@@ -8,6 +8,7 @@ from pathlib import Path
 from rhinoctl import __version__
 from rhinoctl.control.client import ControlClient, local_directory, locate_controller
 from rhinoctl.errors import Exit
+from rhinoctl.protocol.versions import FORMAT, PROTOCOL
 from rhinoctl.protocol.views import Health, StatusView
 
 
@@ -35,9 +36,12 @@ def error_log() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """What is installed here; `pyspark` None without it."""
+    """What is installed here; `pyspark` None without it. `protocol` and `format` are the versions
+    of messages and of what lies on disks."""
 
     rhinoctl: str
+    protocol: int
+    format: int
     python: str
     pyspark: str | None
 
@@ -48,4 +52,10 @@ def read_versions() -> Versions:
         pyspark = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         pyspark = None
-    return Versions(rhinoctl=__version__, python=platform.python_version(), pyspark=pyspark)
+    return Versions(
+        rhinoctl=__version__,
+        protocol=PROTOCOL,
+        format=FORMAT,
+        python=platform.python_version(),
+        pyspark=pyspark,
+    )

@@ -2,6 +2,9 @@
 
 No pickle crosses a process boundary. A value that does not fit its annotation, an unknown kind or
 an unknown field is a `CodecError`, never a guess.
+
+With a `version` of the protocol, a value is written as that version has it, and read as one that
+was; without, it is written in our own, and read in any that we read (`protocol.versions`).
 """
 
 import json
@@ -11,8 +14,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any
+
+from rhinoctl.protocol.versions import is_read, is_written, newer_values, value_for
 
 
 class CodecError(ValueError):
@@ -22,32 +27,29 @@ class CodecError(ValueError):
 Convert = Callable[[Any], Any]
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any, *, version: int | None = None) -> Any:
     """A JSON-able image of dataclasses, named tuples, enums, mappings and sequences."""
-    encode = _encoder(type(value))
+    encode = _encoder_of(version)(type(value))
     return value if encode is None else encode(value)
 
 
-_JSON = json.JSONEncoder(default=to_json, separators=(",", ":"), allow_nan=False)
-
-
-def from_json(kind: Any, image: Any) -> Any:
+def from_json(kind: Any, image: Any, *, version: int | None = None) -> Any:
     """The value of annotation `kind` that `image` describes; raises CodecError."""
-    return _decoder(kind)(image)
+    return _decoder(kind, version)(image)
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, *, version: int | None = None) -> bytes:
     """JSON bytes of a value; raises CodecError."""
     try:
-        text = _JSON.encode(value)
+        text = _json(version).encode(value)
     except (TypeError, ValueError) as fault:
         raise CodecError(str(fault)) from fault
     return text.encode()
 
 
-def loads(kind: Any, data: bytes | bytearray | memoryview) -> Any:
+def loads(kind: Any, data: bytes | bytearray | memoryview, *, version: int | None = None) -> Any:
     """The value of annotation `kind` in JSON bytes; raises CodecError."""
-    return from_json(kind, _parse(data))
+    return from_json(kind, _parse(data), version=version)
 
 
 def dumps_checked(value: Any) -> bytes:
@@ -87,88 +89,91 @@ def _parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _json(version: int | None) -> json.JSONEncoder:
+    image = partial(to_json, version=version)
+    return json.JSONEncoder(default=image, separators=(",", ":"), allow_nan=False)
 
 
 # Encoders are found by the value's own type, not by the annotation: what is wrong for its field is
 # written as it is, and refused by the reader. None stands for "as it is", which saves most calls.
-
-
-def _new_encoder(kind: type) -> Convert | None:
-    if issubclass(kind, Enum):
-        return {member: member.value for member in kind}.__getitem__
-    if kind is type(None) or issubclass(kind, bool | int | float | str):
-        return None
-    if issubclass(kind, tuple | list | frozenset):
-        return _encode_items
-    if issubclass(kind, Mapping):
-        return _encode_mapping
-    if is_dataclass(kind):
-        return _dataclass_encoder(kind)
-    raise CodecError(f"a {kind.__name__} cannot be encoded")
-
-
-_encoder: Callable[[Any], Convert | None] = cache(_new_encoder)
-
-
-def _encode_items(items: Any) -> list[Any]:
-    image = []
-    for item in items:
-        encode = _encoder(type(item))
-        image.append(item if encode is None else encode(item))
-    return image
-
-
-def _encode_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
-    image = {}
-    for key, item in mapping.items():
-        encode = _encoder(type(item))
-        image[str(key)] = item if encode is None else encode(item)
-    return image
-
-
-def _dataclass_encoder(kind: type) -> Convert:
-    names = _field_names(kind)
-
-    def encode_fields(value: Any) -> dict[str, Any]:
-        image = {}
-        for name in names:
-            item = getattr(value, name)
-            encode = _encoder(type(item))
-            image[name] = item if encode is None else encode(item)
-        return image
-
-    return encode_fields
+# Each version has encoders of its own, so that what it lacks is left out at no cost for the others.
 
 
 @cache
-def _decoder(kind: Any) -> Convert:
+def _encoder_of(version: int | None) -> Callable[[type], Convert | None]:
+    def new_encoder(kind: type) -> Convert | None:
+        if issubclass(kind, Enum):
+            return {member: value_for(member, version).value for member in kind}.__getitem__
+        if kind is type(None) or issubclass(kind, bool | int | float | str):
+            return None
+        if issubclass(kind, tuple | list | frozenset):
+            return encode_items
+        if issubclass(kind, Mapping):
+            return encode_mapping
+        if is_dataclass(kind):
+            written = (field.name for field in fields(kind) if is_written(field, version))
+            return dataclass_encoder(tuple(written))
+        raise CodecError(f"a {kind.__name__} cannot be encoded")
+
+    encoder: Callable[[type], Convert | None] = cache(new_encoder)
+
+    def encode_items(items: Any) -> list[Any]:
+        image = []
+        for item in items:
+            encode = encoder(type(item))
+            image.append(item if encode is None else encode(item))
+        return image
+
+    def encode_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+        image = {}
+        for key, item in mapping.items():
+            encode = encoder(type(item))
+            image[str(key)] = item if encode is None else encode(item)
+        return image
+
+    def dataclass_encoder(names: tuple[str, ...]) -> Convert:
+        def encode_fields(value: Any) -> dict[str, Any]:
+            image = {}
+            for name in names:
+                item = getattr(value, name)
+                encode = encoder(type(item))
+                image[name] = item if encode is None else encode(item)
+            return image
+
+        return encode_fields
+
+    return encoder
+
+
+@cache
+def _decoder(kind: Any, version: int | None) -> Convert:
     if hasattr(kind, "__supertype__"):
-        return _decoder(kind.__supertype__)
+        return _decoder(kind.__supertype__, version)
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        return _optional_decoder(kind)
+        return _optional_decoder(kind, version)
     if origin is tuple:
-        return _tuple_decoder(typing.get_args(kind))
+        return _tuple_decoder(typing.get_args(kind), version)
     if origin is frozenset:
-        item = _decoder(typing.get_args(kind)[0])
+        item = _decoder(typing.get_args(kind)[0], version)
         return lambda image: frozenset(item(each) for each in _expect(list, image))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping_decoder(*typing.get_args(kind))
+        key, value = typing.get_args(kind)
+        return _mapping_decoder(key, value, version)
     if isinstance(kind, type):
-        return _class_decoder(kind)
+        return _class_decoder(kind, version)
     raise CodecError(f"no decoder for {kind}")
 
 
-def _class_decoder(kind: type) -> Convert:
+def _class_decoder(kind: type, version: int | None) -> Convert:
     if issubclass(kind, Enum):
-        return _enum_decoder(kind)
+        return _enum_decoder(kind, version)
     if is_dataclass(kind):
-        return _dataclass_decoder(kind)
+        return _dataclass_decoder(kind, version)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
-        return _named_tuple_decoder(kind, [_decoder(hints[name]) for name in kind._fields])
+        items = [_decoder(hints[name], version) for name in kind._fields]
+        return _named_tuple_decoder(kind, items)
     if kind is float:
         return lambda image: float(_expect((int, float), image))
     if kind in (int, str, bool):
@@ -182,8 +187,13 @@ def _expect(kind: Any, image: Any) -> Any:
     return image
 
 
-def _enum_decoder(kind: type[Enum]) -> Convert:
-    members = {member.value: member for member in kind}
+def _enum_decoder(kind: type[Enum], version: int | None) -> Convert:
+    newer = newer_values(kind)
+    members = {
+        member.value: member
+        for member in kind
+        if version is None or newer.get(member.name, (0, ""))[0] <= version
+    }
 
     def decode(image: Any) -> Any:
         try:
@@ -194,19 +204,20 @@ def _enum_decoder(kind: type[Enum]) -> Convert:
     return decode
 
 
-def _optional_decoder(kind: Any) -> Convert:
+def _optional_decoder(kind: Any, version: int | None) -> Convert:
     options = [arg for arg in typing.get_args(kind) if arg is not type(None)]
     if len(options) != 1:
         raise CodecError(f"only unions with None can be decoded, not {kind}")
-    inner = _decoder(options[0])
+    inner = _decoder(options[0], version)
     return lambda image: None if image is None else inner(image)
 
 
-def _tuple_decoder(args: tuple[Any, ...]) -> Convert:
+def _tuple_decoder(args: tuple[Any, ...], version: int | None) -> Convert:
     if len(args) == 2 and args[1] is Ellipsis:
-        item = _decoder(args[0])
+        item = _decoder(args[0], version)
         return lambda image: tuple(item(each) for each in _expect(list, image))
-    return _named_tuple_decoder(lambda *items: tuple(items), [_decoder(arg) for arg in args])
+    parts = [_decoder(arg, version) for arg in args]
+    return _named_tuple_decoder(lambda *items: tuple(items), parts)
 
 
 def _named_tuple_decoder(build: Callable[..., Any], items: list[Convert]) -> Convert:
@@ -218,9 +229,9 @@ def _named_tuple_decoder(build: Callable[..., Any], items: list[Convert]) -> Con
     return decode
 
 
-def _mapping_decoder(key_kind: Any, value_kind: Any) -> Convert:
+def _mapping_decoder(key_kind: Any, value_kind: Any, version: int | None) -> Convert:
     base = getattr(key_kind, "__supertype__", key_kind)
-    value = _decoder(value_kind)
+    value = _decoder(value_kind, version)
 
     def decode(image: Any) -> Any:
         try:
@@ -233,9 +244,10 @@ def _mapping_decoder(key_kind: Any, value_kind: Any) -> Convert:
     return decode
 
 
-def _dataclass_decoder(kind: type) -> Convert:
+def _dataclass_decoder(kind: type, version: int | None) -> Convert:
     hints = typing.get_type_hints(kind)
-    decoders = {name: _decoder(hints[name]) for name in _field_names(kind)}
+    names = [field.name for field in fields(kind) if is_read(field, version)]
+    decoders = {name: _decoder(hints[name], version) for name in names}
 
     def decode(image: Any) -> Any:
         if not _expect(dict, image).keys() <= decoders.keys():

@@ -2,13 +2,14 @@
 
 A request is answered by the message named beside it or by `Refusal`. Job uid, session, epoch and
 incarnation travel in the header, generation and attempt where a message has a batch; a lower one
-than the receiver has persisted is refused (invariant 1).
+than the receiver has persisted is refused (invariant 1). What may change here, and how that is
+marked, is in docs/protocol/versions.md.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import codec
@@ -40,13 +41,16 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The root of all messages."""
+    """The root of all messages. `SINCE` is the version of the protocol that a kind came with."""
+
+    SINCE: ClassVar[int] = 1
 
     header: Header
 
 
 class RefusalCode(Enum):
-    """Why a request was refused. The receiver has changed nothing."""
+    """Why a request was refused. The receiver has changed nothing. VERSION is said by the sender's
+    own wire, of a peer that does not speak any version in which the request can be said."""
 
     FENCED = "fenced"
     FOREIGN = "foreign"
@@ -59,6 +63,7 @@ class RefusalCode(Enum):
     POISON = "poison"
     FAULT = "fault"
     STALE_STORE = "stale_store"
+    VERSION = "version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,23 +552,29 @@ class StopInstance(Message):
     """End the process after closing every database. Answer: `Done`."""
 
 
-_KINDS: dict[str, type[Message]] = {
+KINDS: dict[str, type[Message]] = {
     name: kind
     for name, kind in list(globals().items())
     if isinstance(kind, type) and issubclass(kind, Message)
 }
 
 
-def encode(message: Message) -> bytes:
-    """A message as JSON bytes with its kind."""
-    return codec.dumps({"kind": type(message).__name__, "body": codec.to_json(message)})
+def encode(message: Message, version: int | None = None) -> bytes:
+    """A message as JSON bytes with its kind, as a version has it (None: our own). Raises
+    `codec.CodecError`, also for a kind that the version has not."""
+    kind = type(message)
+    if version is not None and version < kind.SINCE:
+        raise codec.CodecError(f"version {version} has no {kind.__name__}")
+    body = codec.to_json(message, version=version)
+    return codec.dumps({"kind": kind.__name__, "body": body})
 
 
-def decode(data: bytes | bytearray | memoryview) -> Message:
-    """The message in `data`; raises `codec.CodecError` for anything else."""
+def decode(data: bytes | bytearray | memoryview, version: int | None = None) -> Message:
+    """The message in `data`, which is written in a version; raises `codec.CodecError` for anything
+    else."""
     image: Mapping[str, Any] = codec.loads_image(data)
-    kind = _KINDS.get(str(image.get("kind")))
-    if kind is None:
+    kind = KINDS.get(str(image.get("kind")))
+    if kind is None or (version is not None and version < kind.SINCE):
         raise codec.CodecError(f"unknown kind of message {image.get('kind')!r:.80}")
-    message: Message = codec.from_json(kind, image.get("body"))
+    message: Message = codec.from_json(kind, image.get("body"), version=version)
     return message

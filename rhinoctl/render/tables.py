@@ -176,6 +176,8 @@ def versions_table(versions: Versions) -> RenderableType:
     return facts(
         {
             "rhinoctl": versions.rhinoctl,
+            "protocol": str(versions.protocol),
+            "format": str(versions.format),
             "python": versions.python,
             "pyspark": versions.pyspark or "not installed: pip install 'rhinoctl[spark]'",
         }

@@ -3,7 +3,9 @@
 One segment file per attempt, `segment_name`. Puts are appended while Spark stages; the record is
 appended at the seal and the file made durable, once. So dropping an attempt, and trimming a batch,
 is the removal of a file. Slices that a joining member fetches later lie in segments of their own
-beside them, the pieces, ``…+<n>.seg``.
+beside them, the pieces, ``…+<n>.seg``. The name ends with the format in which a segment is written,
+``…~2.seg``; without one it is 1. So files of a format that is not read here are found before any is
+read or removed, and what was written before there was a format stays as it is.
 
 Entry: ``RLOG`` · kind (1 byte) · meta length (u32) · body length (u64) · xxh3-64 of what precedes
 and of the meta · meta (JSON) · body. Slices have checksums of their own, checked where they are
@@ -34,6 +36,7 @@ from rhinoctl.protocol import codec
 from rhinoctl.protocol.messages import SlicePlace
 from rhinoctl.protocol.ports import Buffer, Disk
 from rhinoctl.protocol.records import DecisionRecord, Link, Position, RecordId, SliceName, Winner
+from rhinoctl.protocol.versions import FORMAT, FORMATS, Span
 
 _HEAD = struct.Struct("<4sBIQQ")
 _MAGIC = b"RLOG"
@@ -70,15 +73,25 @@ class Segment:
         self.whole = frozenset(vnode for vnode, complete in expected.items() if complete)
 
 
-def segment_name(position: Position, attempt: Attempt, piece: int = 0) -> str:
-    """The file name of a segment; `piece` numbers those that were fetched later."""
+def segment_name(
+    position: Position, attempt: Attempt, piece: int = 0, version: int = FORMAT
+) -> str:
+    """The file name of a segment; `piece` numbers those that were fetched later, `version` is the
+    format of disks in which it is written."""
     extra = f"+{piece}" if piece else ""
-    return f"{position.generation}-{position.batch}-{position.step}-{attempt}{extra}.seg"
+    written = f"~{version}" if version > 1 else ""
+    return f"{position.generation}-{position.batch}-{position.step}-{attempt}{extra}{written}.seg"
+
+
+def format_of(name: str) -> int:
+    """The format of disks in which a segment is written; raises ValueError for another file's
+    name."""
+    return int(name.removesuffix(".seg").partition("~")[2] or 1)
 
 
 def parse_segment_name(name: str) -> tuple[Position, Attempt]:
     """The inverse of `segment_name`; raises ValueError for another file's name."""
-    body = name.removesuffix(".seg").split("+")[0]
+    body = name.removesuffix(".seg").partition("~")[0].split("+")[0]
     negative = "--" in body
     generation, batch, step, attempt = body.replace("--", "-", 1).split("-")
     session, counter = attempt.split(".")
@@ -89,9 +102,10 @@ def parse_segment_name(name: str) -> tuple[Position, Attempt]:
 class WorkerLog:
     """The segments of one job on one worker, indexed in memory, on a `Disk`."""
 
-    def __init__(self, disk: Disk, root: str) -> None:
+    def __init__(self, disk: Disk, root: str, formats: Span = FORMATS) -> None:
         self._disk = disk
         self._root = root
+        self._formats = formats
         self._segments: dict[tuple[Position, Attempt, int], Segment] = {}
         self._by_time: dict[BatchTime, list[Segment]] = {}
         self._links: list[Link] | None = None
@@ -103,9 +117,12 @@ class WorkerLog:
         fsync: it is made durable before anybody hears of it.
 
         Raises CorruptFile, naming the file, for a segment that was decided and cannot be read, and
-        ForeignManifest for a file that is no segment.
+        ForeignManifest for a file that is no segment, or of a format that is not read here.
         """
-        found = [self._read_segment(n) for n in self._disk.list(self._root) if n.endswith(".seg")]
+        names = [name for name in self._disk.list(self._root) if name.endswith(".seg")]
+        for name in names:
+            self._expect_readable(name)
+        found = [self._read_segment(name) for name in names]
         sealed = {segment.id for segment, _ in found if segment.record is not None}
         followed = {segment.record.after for segment, _ in found if segment.record is not None}
         for segment, piece in found:
@@ -317,7 +334,8 @@ class WorkerLog:
     def _segment(self, position: Position, attempt: Attempt, piece: int) -> Segment:
         key = (position, attempt, piece)
         if key not in self._segments:
-            path = f"{self._root}/{segment_name(position, attempt, piece)}"
+            name = segment_name(position, attempt, piece, self._formats.newest)
+            path = f"{self._root}/{name}"
             self._disk.remove(path)
             self._index(Segment(path=path, position=position, attempt=attempt), piece)
         return self._segments[key]
@@ -345,16 +363,27 @@ class WorkerLog:
         segment.size = offset + len(head) + len(meta) + length
         return offset + len(head) + len(meta)
 
-    def _read_segment(self, name: str) -> tuple[Segment, int]:
-        """A segment as far as it can be read, and the number of its piece."""
+    def _expect_readable(self, name: str) -> None:
+        """Raise ForeignManifest for what is no segment of a format that is read here."""
         path = f"{self._root}/{name}"
         try:
-            position, attempt = parse_segment_name(name)
-            piece = int(name.partition("+")[2].removesuffix(".seg") or 0)
+            parse_segment_name(name)
+            version = format_of(name)
         except ValueError as fault:
             raise ForeignManifest(
                 f"{path} is no segment of a worker log", remedy="move it out of the log's directory"
             ) from fault
+        if version not in self._formats:
+            raise ForeignManifest(
+                f"{path} has format {version}, this version reads {self._formats}",
+                remedy="use the version of rhinoctl that wrote it, or the one after that",
+            )
+
+    def _read_segment(self, name: str) -> tuple[Segment, int]:
+        """A segment as far as it can be read, and the number of its piece."""
+        path = f"{self._root}/{name}"
+        position, attempt = parse_segment_name(name)
+        piece = int(name.removesuffix(".seg").partition("~")[0].partition("+")[2] or 0)
         segment = Segment(path=path, position=position, attempt=attempt)
         try:
             self._read_entries(segment)

@@ -13,12 +13,11 @@ from rhinoctl.errors import CorruptFile, ForeignManifest
 from rhinoctl.ids import KEY_GROUPS, BatchTime, JobUid, Vnode
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import Buffer
+from rhinoctl.protocol.versions import FORMAT, FORMATS, Span
 from rhinoctl.state.hashing import content_hash
 
 MANIFEST = "manifest.json"
 STAMPS = "stamps.json"
-FORMAT_VERSION = 1
-"""Raised when an older program would misread a newer manifest."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -65,8 +64,9 @@ class Manifest:
 
     `last_batch` is the last that touched the vnode, `covers` the last applied when the image was
     taken; `epoch` the one that held then. `vnodes` is their total, `ranges` are the vnode's key
-    groups as [lo, hi), `parallelism` the number of instances of the operator. Raises ValueError
-    for contradictions.
+    groups as [lo, hi), `parallelism` the number of instances of the operator. `format_version` is
+    the format of disks in which it is written, by which fields are marked. Raises ValueError for
+    contradictions.
     """
 
     identity: Identity
@@ -80,7 +80,7 @@ class Manifest:
     watermark_ms: int | None = None
     parallelism: int = 1
     ranges: tuple[tuple[int, int], ...] = ()
-    format_version: int = FORMAT_VERSION
+    format_version: int = FORMAT
 
     def __post_init__(self) -> None:
         checked_id(self.checkpoint_id)
@@ -98,11 +98,13 @@ class Manifest:
         return sum(entry.size for entry in self.files)
 
     def encode(self) -> bytes:
-        """The manifest as the bytes of a checked JSON file."""
-        return encode_checked(codec.to_json(self))
+        """The manifest as the bytes of a checked JSON file, in its own format."""
+        return encode_checked(codec.to_json(self, version=self.format_version))
 
     @classmethod
-    def decode(cls, data: Buffer, *, path: str, expected: Identity) -> Self:
+    def decode(
+        cls, data: Buffer, *, path: str, expected: Identity, formats: Span = FORMATS
+    ) -> Self:
         """The manifest in `data`, which was read from `path`.
 
         Raises CorruptFile for bytes that are not what was written, ForeignManifest for another
@@ -110,13 +112,13 @@ class Manifest:
         """
         body = decode_checked(data, path=path)
         version = body.get("format_version")
-        if version != FORMAT_VERSION:
+        if version not in formats:
             raise ForeignManifest(
-                f"{path} has format {version}, this version reads {FORMAT_VERSION}",
-                remedy="use the version of rhinoctl that wrote it, or a later one",
+                f"{path} has format {version}, this version reads {formats}",
+                remedy="use the version of rhinoctl that wrote it, or the one after that",
             )
         try:
-            manifest: Self = codec.from_json(cls, body)
+            manifest: Self = codec.from_json(cls, body, version=version)
         except codec.CodecError as error:
             raise _corrupt(path, f"it is not a manifest: {error}") from error
         if manifest.identity != expected:

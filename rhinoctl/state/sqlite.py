@@ -1,25 +1,36 @@
 """The controller's store in SQLite: what `write` returned for is durable.
 
 One table of keys and values. The database is locked by `DatabaseLock` in a file beside it: SQLite
-alone would let a second controller write between our writes.
+alone would let a second controller write between our writes. The format of disks in which it is
+written is its `user_version`; one of the format before is migrated when it is opened.
 """
 
 import errno
+import logging
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from rhinoctl.errors import CorruptFile, ForeignManifest
 from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.protocol.versions import FORMATS, Span
 from rhinoctl.state.disk import copy_file
 from rhinoctl.state.locks import DatabaseLock
+
+log = logging.getLogger("rhino.store")
 
 APPLICATION_ID = 0x52484E4F
 """“RHNO” in SQLite's header: a database with another number is somebody else's."""
 
-FORMAT_VERSION = 1
+Step = Callable[[sqlite3.Connection], None]
+"""Makes a store of one format into one of the next. It neither begins nor ends a transaction, nor
+calls `executescript`, which ends one: it runs within that of the whole migration."""
+
+MIGRATIONS: Mapping[int, Step] = {}
+"""The step from each format that is still read to the next one; none is missing, says a test."""
+
 IMAGE = "store.db"
 """The one file of a checkpoint."""
 
@@ -42,13 +53,17 @@ class SqliteStore:
     """The Store port over one SQLite file, for a single process.
 
     Raises AlreadyRunning if another process has it open, UnwritableDirectory, CorruptFile, and
-    ForeignManifest for a database that another program or a newer version wrote. A full disk is
-    OSError (ENOSPC) and leaves the store as it was. A closed store raises ValueError. Use from one
-    thread at a time.
+    ForeignManifest for a database that another program or a newer version wrote, or one that is too
+    old for `migrations`. A full disk is OSError (ENOSPC) and leaves the store as it was. A closed
+    store raises ValueError. Use from one thread at a time.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self, path: str, *, formats: Span = FORMATS, migrations: Mapping[int, Step] = MIGRATIONS
+    ) -> None:
         self.path = os.path.abspath(path)
+        self._formats = formats
+        self._migrations = migrations
         self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
         self._errors = _SqliteErrors(self.path)
         self._open: sqlite3.Connection | None = None
@@ -57,7 +72,7 @@ class SqliteStore:
         try:
             with self._errors:
                 if not os.path.lexists(self.path):
-                    _create(self.path)
+                    _create(self.path, formats.newest)
                 self._open = _connection(self.path)
                 self._check(self._open)
         except BaseException:
@@ -147,16 +162,28 @@ class SqliteStore:
             raise sqlite3.DatabaseError("the file is empty")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if (application, version) != (APPLICATION_ID, FORMAT_VERSION):
+        if application != APPLICATION_ID or version not in self._formats:
             raise ForeignManifest(
                 f"{self.path} is not this version's: application {application:#x}, format"
-                f" {version}; expected {APPLICATION_ID:#x}, format {FORMAT_VERSION}",
+                f" {version}; expected {APPLICATION_ID:#x}, format {self._formats}",
                 remedy="name another directory, or use the version of rhinoctl that wrote it",
             )
         connection.execute("PRAGMA journal_mode = WAL")
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
+        if version != self._formats.newest:
+            self._migrate(connection, version)
+
+    def _migrate(self, connection: sqlite3.Connection, version: int) -> None:
+        """Bring the store to our format: all steps, or none if one fails or the power does."""
+        newest = self._formats.newest
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for number in range(version, newest):
+                self._migrations[number](connection)
+            connection.execute(f"PRAGMA user_version = {newest}")
+        log.info("store-migrated path=%s from=%d to=%d", self.path, version, newest)
 
 
 class _Cursor(Iterator[tuple[bytes, bytes]]):
@@ -232,7 +259,7 @@ def _connection(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _create(path: str) -> None:
+def _create(path: str, version: int) -> None:
     """An empty database, under its name only once it is whole: an empty file is a lost one.
 
     A write-ahead log without its database is of one that was moved away: SQLite would take it for
@@ -247,7 +274,7 @@ def _create(path: str) -> None:
             "BEGIN IMMEDIATE;"
             "CREATE TABLE entries (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID;"
             f"PRAGMA application_id = {APPLICATION_ID};"
-            f"PRAGMA user_version = {FORMAT_VERSION};"
+            f"PRAGMA user_version = {version};"
             "COMMIT;"
         )
     finally:

@@ -2,12 +2,13 @@
 
 What is known of a call that failed (style, rule 7): NOT_DONE is said only where the request
 certainly never reached a loop, i.e. nothing listens, the connection was never made (which a
-handshake of TLS is a part of), or the token was refused. Everything else is UNKNOWN.
+handshake of TLS is a part of), or the token or the version was refused. Everything else is UNKNOWN.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from rhinoctl.protocol.ports import Address, Outcome
 from rhinoctl.wire import forks, frames
 from rhinoctl.wire.bounds import WireBounds
 from rhinoctl.wire.credentials import Credentials
+from rhinoctl.wire.speech import Speech, Words, unspeakable
 
 Answer = tuple[Message, tuple[memoryview, ...]]
 
@@ -46,6 +48,9 @@ HANDSHAKES = {
 }
 """What gRPC says of a handshake that failed, and what that means; the first that fits."""
 
+SAID_MAX = 2
+"""A request is said so often: once more if its version is refused."""
+
 _FAULTS = (pa.ArrowException, OSError, CodecError)
 
 
@@ -64,7 +69,10 @@ class Link:
     It is dropped rather than left to gRPC, whose back-off would keep a restarted peer waiting.
     """
 
-    def __init__(self, address: Address, credentials: Credentials, bounds: WireBounds) -> None:
+    def __init__(
+        self, address: Address, credentials: Credentials, bounds: WireBounds, speech: Speech
+    ) -> None:
+        self.speech = speech
         self._address = address
         self._credentials = credentials
         self._bounds = bounds
@@ -73,11 +81,45 @@ class Link:
         self._cancelled = False
 
     def exchange(
-        self, head: frames.Head, message: bytes, payload: Sequence[memoryview], *, timeout_s: float
+        self, head: frames.Head, words: Words, payload: Sequence[memoryview], *, timeout_s: float
     ) -> Answer:
-        """Send a request and wait for its answer; raises CallFailed."""
+        """Send a request and wait for its answer; raises CallFailed.
+
+        It is sent in the version that the peer is known to speak, or, if that has not its kind, in
+        the first that has; and once more if that is refused. A peer with which no version is shared
+        does answer: a `Refusal` is returned that says so.
+        """
+        end = monotonic() + timeout_s
+        version = max(self.speech.version, words.since)
+        for _ in range(SAID_MAX):
+            left_s = max(0.001, end - monotonic())
+            spoken, answer = self._said(head, words, payload, version, left_s)
+            shared = self.speech.heard(spoken.newest)
+            if answer is not None:
+                return answer
+            if shared is None or shared == version or shared < words.since:
+                return unspeakable(self._address, words, spoken.newest, self.speech.ours), ()
+            version = shared
+        raise CallFailed(Outcome.NOT_DONE, "its version changed while it was asked")
+
+    def _said(
+        self,
+        head: frames.Head,
+        words: Words,
+        payload: Sequence[memoryview],
+        version: int,
+        timeout_s: float,
+    ) -> tuple[frames.Spoken, Answer | None]:
+        """Send a request in a version; the answer is None if the version was refused."""
         try:
-            return self._exchange(head, message, payload, timeout_s)
+            message = words.written_in(version)
+        except (CodecError, TypeError, ValueError) as fault:
+            raise CallFailed(Outcome.NOT_DONE, f"cannot be encoded: {fault}") from fault
+        spoken = frames.Spoken(version, self.speech.ours.newest)
+        try:
+            return self._exchange(
+                frames.pack(head, message, payload, spoken), head, payload, timeout_s
+            )
         except _FAULTS as fault:
             self.close()
             raise CallFailed(_outcome_of(fault), self._text_of(fault)) from fault
@@ -107,8 +149,8 @@ class Link:
         return text
 
     def _exchange(
-        self, head: frames.Head, message: bytes, payload: Sequence[memoryview], timeout_s: float
-    ) -> Answer:
+        self, command: bytes, head: frames.Head, payload: Sequence[memoryview], timeout_s: float
+    ) -> tuple[frames.Spoken, Answer | None]:
         if self._client is None:
             if forks.used_before_fork():
                 raise CallFailed(Outcome.NOT_DONE, forks.REFUSAL)
@@ -119,7 +161,6 @@ class Link:
             )
         bearer = b"Bearer " + self._credentials.token.reveal().encode()
         options = flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", bearer)])
-        command = frames.pack(head, message, payload)
         descriptor = flight.FlightDescriptor.for_command(command)
         writer, self._reader = self._client.do_exchange(descriptor, options)
         if self._cancelled:
@@ -177,17 +218,20 @@ def _write(writer: Any, batches: Iterator[pa.RecordBatch]) -> None:
     writer.done_writing()
 
 
-def _read(reader: Any) -> Answer:
+def _read(reader: Any) -> tuple[frames.Spoken, Answer | None]:
+    spoken: frames.Spoken | None = None
     message: Message | None = None
     gathering = frames.Gathering(())
     for chunk in frames.chunks(reader):
-        if message is None and chunk.app_metadata is not None:
-            _, body, gathering = frames.unpack(chunk.app_metadata)
-            message = decode(body)
+        if spoken is None and chunk.app_metadata is not None:
+            spoken = frames.spoken_in(chunk.app_metadata)
+            if not spoken.is_refusal:
+                _, body, gathering = frames.unpack(chunk.app_metadata)
+                message = decode(body, spoken.version)
         gathering.add(frames.bytes_of(chunk.data))
-    if message is None:
+    if spoken is None:
         raise CodecError("the peer ended the call without an answer")
-    return message, gathering.finish()
+    return spoken, None if message is None else (message, gathering.finish())
 
 
 def _reason(writer: Any, fault: Exception) -> Exception:

@@ -11,6 +11,7 @@ from typing import Self
 from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.messages import Message, encode
 from rhinoctl.protocol.ports import Address, Buffer, Envelope, Outcome
+from rhinoctl.protocol.versions import PROTOCOLS, Span
 from rhinoctl.wire.bounds import DEFAULT_BOUNDS, WireBounds
 from rhinoctl.wire.credentials import Credentials
 from rhinoctl.wire.exchange import Link
@@ -18,6 +19,7 @@ from rhinoctl.wire.frames import views
 from rhinoctl.wire.inbox import Inbox
 from rhinoctl.wire.lanes import Ledger, Peer
 from rhinoctl.wire.server import Listener
+from rhinoctl.wire.speech import Speech, Words, words_of
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +44,12 @@ class FlightWire:
         credentials: Credentials,
         *,
         bounds: WireBounds = DEFAULT_BOUNDS,
+        protocols: Span = PROTOCOLS,
     ) -> None:
         """Listen, unless `listen` is None. Raises PortInUse, UsageError, UnwritableDirectory."""
         self._credentials = credentials
         self._bounds = bounds
+        self._protocols = protocols
         self._inbox = Inbox(bounds)
         self._ledger = Ledger(self._inbox.post, bounds)
         self._peers: dict[Address, Peer] = {}
@@ -53,7 +57,7 @@ class FlightWire:
         self._closed = False
         self._listener = None
         if listen is not None:
-            self._listener = Listener(listen, credentials, self._inbox, bounds)
+            self._listener = Listener(listen, credentials, self._inbox, bounds, protocols)
         # At its own exit, pyarrow would wait for every unanswered request. What is registered after
         # its server runs before that.
         atexit.register(self.close)
@@ -77,13 +81,14 @@ class FlightWire:
     def send(
         self, to: Address, message: Message, payload: Sequence[Buffer] = (), *, timeout_s: float
     ) -> int:
+        words: Words | None = None
         try:
-            data, flat = encode(message), views(payload)
+            words, flat = words_of(message, self._version_at(to)), views(payload)
             why = "closed" if self._closed else ""
         except _UNENCODABLE as fault:
             log.error("unencodable", extra={"kind": type(message).__name__}, exc_info=True)
-            data, flat, why = b"", (), f"cannot be encoded: {fault}"
-        request = self._ledger.open(data, flat, timeout_s)
+            flat, why = (), f"cannot be encoded: {fault}"
+        request = self._ledger.open(words, flat, timeout_s)
         why = why or self._peer(to).submit(request)
         if why:
             self._ledger.fail(request, Outcome.NOT_DONE, why)
@@ -93,7 +98,8 @@ class FlightWire:
         if to.handle is None:
             return
         try:
-            answer = encode(message), views(payload)
+            version = self._inbox.version_of(to.handle)
+            answer = encode(message, version), views(payload)
         except _UNENCODABLE:
             # Not a refusal: that would say that nothing was done.
             log.error("unencodable", extra={"kind": type(message).__name__}, exc_info=True)
@@ -134,10 +140,17 @@ class FlightWire:
     ) -> None:
         self.close()
 
+    def _version_at(self, to: Address) -> int:
+        """In which version a peer is known to be spoken to; ours if nothing is known."""
+        peer = self._peers.get(to)
+        return self._protocols.newest if peer is None else peer.speech.version
+
     def _peer(self, to: Address) -> Peer:
         peer = self._peers.get(to)
         if peer is None:
-            link = partial(Link, to, self._credentials, self._bounds)
+            speech = Speech(self._protocols)
+            link = partial(Link, to, self._credentials, self._bounds, speech)
             lanes = self._lanes.get(to, self._bounds.lanes)
-            peer = self._peers.setdefault(to, Peer(to, link, self._ledger, self._bounds, lanes))
+            peer = Peer(to, link, self._ledger, self._bounds, lanes, speech)
+            peer = self._peers.setdefault(to, peer)
         return peer

@@ -1,5 +1,10 @@
 """Messages and payload as Flight carries them.
 
+All that is sent begins with 16 bytes that no version changes: ``rw2`` and a line feed, the version
+in which the rest is written and the newest that its sender speaks (2 bytes each, the lowest first),
+and the sizes of head and message (4 bytes each). A version of 0, with nothing after the 16 bytes,
+is an answer: the request was refused unread, for its version (docs/protocol/versions.md).
+
 A call is one DoExchange in each direction: the *head* (the descriptor's command of a request, the
 metadata of an answer) has the sizes of the payload's buffers, the message, and the payload itself
 while that is small; larger payload follows as record batches of one uint8 column. Long buffers
@@ -25,7 +30,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,6 +38,7 @@ from rhinoctl.limits import SLICE_BYTES_MAX
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.ports import Buffer
+from rhinoctl.protocol.versions import PROTOCOL
 
 SCHEMA = pa.schema([("bytes", pa.uint8())])
 
@@ -45,8 +51,24 @@ JOIN_BYTES_MAX = 256 << 10
 BATCH_BYTES = 4 << 20
 """Joined up to this: gRPC is fastest there, larger messages cost fresh memory."""
 
-_LENGTHS = struct.Struct("<4sII")
-_MAGIC = b"rw1\n"
+_START = struct.Struct("<4sHHII")
+_MAGIC = b"rw2\n"
+_REFUSED = 0
+
+
+class Spoken(NamedTuple):
+    """The version in which something is written, and the newest that its sender speaks."""
+
+    version: int
+    newest: int
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it says only that the request was refused for its version."""
+        return self.version == _REFUSED
+
+
+OURS = Spoken(PROTOCOL, PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +117,39 @@ def head_for(
     return Head(sizes=sizes, inline=inline, timeout_ms=timeout_ms, link=link, place=place)
 
 
-def pack(head: Head, message: bytes, payload: Sequence[memoryview]) -> bytes:
-    """Head, message and inline payload as bytes."""
-    text = codec.dumps(head)
-    lengths = _LENGTHS.pack(_MAGIC, len(text), len(message))
-    return b"".join((lengths, text, message, *(payload if head.inline else ())))
+def pack(head: Head, message: bytes, payload: Sequence[memoryview], spoken: Spoken = OURS) -> bytes:
+    """Head, message and inline payload as bytes. The message must be written in that version."""
+    text = codec.dumps(head, version=spoken.version)
+    start = _START.pack(_MAGIC, *spoken, len(text), len(message))
+    return b"".join((start, text, message, *(payload if head.inline else ())))
+
+
+def pack_refusal(newest: int) -> bytes:
+    """What is answered to a request in a version that is not spoken here, to be read by any."""
+    return _START.pack(_MAGIC, _REFUSED, newest, 0, 0)
+
+
+def spoken_in(data: Buffer) -> Spoken:
+    """In which version `data` is written; raises CodecError if it is none of ours."""
+    view = memoryview(data).cast("B")
+    if len(view) < _START.size:
+        raise CodecError("not a head: too short")
+    magic, version, newest, _, _ = _START.unpack_from(view)
+    if magic != _MAGIC:
+        raise CodecError("not a head of rhinoctl's")
+    return Spoken(version, newest)
 
 
 def unpack(data: Buffer) -> tuple[Head, memoryview, "Gathering"]:
-    """Head, message bytes, and the payload as far as it is inline; raises CodecError."""
+    """Head, message bytes, and the payload as far as it is inline; raises CodecError. The version
+    must be one that is spoken here (`spoken_in`)."""
+    version = spoken_in(data).version
     view = memoryview(data).cast("B")
-    if len(view) < _LENGTHS.size:
-        raise CodecError("not a head: too short")
-    magic, text_size, message_size = _LENGTHS.unpack_from(view)
-    at = _LENGTHS.size + text_size
-    if magic != _MAGIC or at + message_size > len(view):
-        raise CodecError("not a head of this version")
-    head: Head = codec.loads(Head, view[_LENGTHS.size : at])
+    *_, text_size, message_size = _START.unpack_from(view)
+    at = _START.size + text_size
+    if at + message_size > len(view):
+        raise CodecError("not a head: it was cut")
+    head: Head = codec.loads(Head, view[_START.size : at], version=version)
     gathering = Gathering(head.sizes)
     gathering.add(view[at + message_size :])
     return head, view[at : at + message_size], gathering

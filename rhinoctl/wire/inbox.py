@@ -19,6 +19,7 @@ from time import monotonic
 
 from rhinoctl.protocol.messages import Message, Refusal, RefusalCode, encode
 from rhinoctl.protocol.ports import Envelope
+from rhinoctl.protocol.versions import PROTOCOL
 from rhinoctl.wire.bounds import WireBounds
 from rhinoctl.wire.frames import Head
 
@@ -31,11 +32,12 @@ Answer = tuple[bytes, Sequence[memoryview]]
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """A request between the handler that waits and the loop that answers."""
+    """A request between the handler that waits and the loop that answers in its version."""
 
     handle: int
     message: Message
     payload: Sequence[memoryview]
+    version: int = PROTOCOL
     taken: bool = False
     over: bool = False
     answer: Answer | None = None
@@ -44,7 +46,7 @@ class Slot:
     def refuse(self) -> None:
         """Answer for a loop that will not take it any more."""
         self.over = True
-        self.answer = refusal(self.message, RefusalCode.BUSY, "closing")
+        self.answer = refusal(self.message, RefusalCode.BUSY, "closing", self.version)
         self.answered.set()
 
 
@@ -93,11 +95,17 @@ class Inbox:
             self._bytes -= size
             self._room.notify_all()
 
-    def offer(self, head: Head, message: Message, payload: Sequence[memoryview]) -> Slot | None:
+    def offer(
+        self,
+        head: Head,
+        message: Message,
+        payload: Sequence[memoryview],
+        version: int = PROTOCOL,
+    ) -> Slot | None:
         """Hand a request to the loop; None if it has been overtaken (invariant 3)."""
         with self._room:
             handle = next(self._handles)
-            slot = Slot(handle, message, payload)
+            slot = Slot(handle, message, payload, version)
             if self._closed:
                 slot.refuse()
                 return slot
@@ -159,6 +167,12 @@ class Inbox:
                     payload = tuple(item.payload)
                     return Envelope(message=item.message, payload=payload, handle=item.handle)
 
+    def version_of(self, handle: int) -> int | None:
+        """The version in which a request is to be answered; None once it is over."""
+        with self._room:
+            slot = self._slots.get(handle)
+            return None if slot is None else slot.version
+
     def answer(self, handle: int, answer: Answer | None) -> None:
         """Answer a request, or drop it; a second answer, or one too late, is ignored."""
         with self._room:
@@ -180,6 +194,6 @@ class Inbox:
             self._slots.clear()
 
 
-def refusal(message: Message, code: RefusalCode, detail: str) -> Answer:
+def refusal(message: Message, code: RefusalCode, detail: str, version: int = PROTOCOL) -> Answer:
     """What the wire itself says to a request that no loop has seen."""
-    return encode(Refusal(header=message.header, code=code, detail=detail)), ()
+    return encode(Refusal(header=message.header, code=code, detail=detail), version), ()

@@ -22,14 +22,15 @@ from rhinoctl.protocol.ports import Address, Envelope, Outcome
 from rhinoctl.wire import frames
 from rhinoctl.wire.bounds import WireBounds
 from rhinoctl.wire.exchange import CallFailed, Link
+from rhinoctl.wire.speech import Speech, Words
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request on its way."""
+    """A request on its way; without `words` it could not be encoded, and is not sent."""
 
     number: int
-    message: bytes
+    words: Words | None
     payload: tuple[memoryview, ...]
     deadline: float
     place: int = 0
@@ -51,11 +52,13 @@ class Ledger:
         self._open: dict[int, Request] = {}
         self._due: list[tuple[float, int]] = []
 
-    def open(self, message: bytes, payload: tuple[memoryview, ...], timeout_s: float) -> Request:
+    def open(
+        self, words: Words | None, payload: tuple[memoryview, ...], timeout_s: float
+    ) -> Request:
         """A new request with a number of its own."""
         with self._lock:
             number = next(self._numbers)
-            request = Request(number, message, payload, monotonic() + timeout_s)
+            request = Request(number, words, payload, monotonic() + timeout_s)
             self._open[number] = request
             heapq.heappush(self._due, (request.deadline, number))
             if len(self._due) > 2 * len(self._open) + 64:
@@ -115,7 +118,9 @@ class Peer:
         ledger: Ledger,
         bounds: WireBounds,
         lanes: int,
+        speech: Speech,
     ) -> None:
+        self.speech = speech
         self._address = address
         self._link = link
         self._ledger = ledger
@@ -184,8 +189,9 @@ class Peer:
             request.payload, timeout_s=left, link=self._name, place=request.place
         )
         try:
+            assert request.words is not None
             message, payload = link.exchange(
-                head, request.message, request.payload, timeout_s=max(0.001, left)
+                head, request.words, request.payload, timeout_s=max(0.001, left)
             )
         except CallFailed as fault:
             outcome, detail = fault.outcome, fault.detail

@@ -17,6 +17,7 @@ from rhinoctl.errors import UsageError
 from rhinoctl.protocol.codec import CodecError
 from rhinoctl.protocol.messages import Header, Message, RefusalCode, decode
 from rhinoctl.protocol.ports import Address
+from rhinoctl.protocol.versions import PROTOCOLS, Span
 from rhinoctl.wire import forks, frames
 from rhinoctl.wire.bounds import WireBounds
 from rhinoctl.wire.credentials import Credentials
@@ -47,6 +48,7 @@ class Handlers(flight.FlightServerBase):
         credentials: Credentials,
         inbox: Inbox,
         bounds: WireBounds,
+        protocols: Span,
     ) -> None:
         """With TLS, nobody gets as far as the guard without a certificate of this cluster."""
         super().__init__(
@@ -56,34 +58,45 @@ class Handlers(flight.FlightServerBase):
         )
         self._inbox = inbox
         self._bounds = bounds
+        self._protocols = protocols
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        newest = self._protocols.newest
+        spoken = frames.Spoken(newest, newest)
         message: Message
         try:
+            version = frames.spoken_in(descriptor.command).version
+            if version not in self._protocols:
+                _drain(reader)
+                writer.write_metadata(pa.py_buffer(frames.pack_refusal(newest)))
+                return
+            spoken = frames.Spoken(version, newest)
             head, body, gathering = frames.unpack(descriptor.command)
-            message = decode(body)
+            message = decode(body, version)
         except CodecError as fault:
             nobody = Message(header=Header(cluster=""))
             _drain(reader)
-            _send(writer, refusal(nobody, RefusalCode.FAULT, str(fault)))
+            fault_answer = refusal(nobody, RefusalCode.FAULT, str(fault), spoken.version)
+            _send(writer, fault_answer, spoken)
             return
         patience_s = min(head.timeout_ms / 1000, self._bounds.answer_s)
         deadline = monotonic() + patience_s
         why = self._inbox.admit(head.total, deadline)
         if why is not None:
             _drain(reader)
-            _send(writer, refusal(message, why, "no room for the request, or closing"))
+            no_room = "no room for the request, or closing"
+            _send(writer, refusal(message, why, no_room, version), spoken)
             return
         try:
             for chunk in frames.chunks(reader):
                 gathering.add(frames.bytes_of(chunk.data))
-            slot = self._inbox.offer(head, message, gathering.finish())
+            slot = self._inbox.offer(head, message, gathering.finish(), version)
             answer = None
             if slot is not None:
                 answer = self._inbox.wait(slot, deadline, context.is_cancelled)
             if answer is None:
                 raise flight.FlightTimedOutError("the request was not answered")
-            _send(writer, answer)
+            _send(writer, answer, spoken)
         except CodecError as fault:  # the caller went away within its payload
             raise flight.FlightCancelledError(str(fault)) from fault
         finally:
@@ -95,10 +108,10 @@ def _drain(reader: Any) -> None:
         pass
 
 
-def _send(writer: Any, answer: Answer) -> None:
+def _send(writer: Any, answer: Answer, spoken: frames.Spoken) -> None:
     message, payload = answer
     head = frames.head_for(payload)
-    writer.write_metadata(pa.py_buffer(frames.pack(head, message, payload)))
+    writer.write_metadata(pa.py_buffer(frames.pack(head, message, payload, spoken)))
     for number, batch in enumerate(frames.batches(head, payload)):
         if number == 0:
             writer.begin(frames.SCHEMA)
@@ -125,7 +138,12 @@ class Listener:
     """A Flight server on an address of its own."""
 
     def __init__(
-        self, listen: Address, credentials: Credentials, inbox: Inbox, bounds: WireBounds
+        self,
+        listen: Address,
+        credentials: Credentials,
+        inbox: Inbox,
+        bounds: WireBounds,
+        protocols: Span = PROTOCOLS,
     ) -> None:
         """Raises PortInUse, UsageError and UnwritableDirectory."""
         place = place_of(listen)
@@ -133,7 +151,7 @@ class Listener:
             raise UsageError(forks.REFUSAL, remedy="Start the process with spawn or exec.")
         with claimed(place):
             try:
-                self._server = Handlers(place, credentials, inbox, bounds)
+                self._server = Handlers(place, credentials, inbox, bounds, protocols)
             except pa.ArrowException as fault:
                 raise port_in_use(place) from fault
         if isinstance(place, TcpPlace):

@@ -60,7 +60,8 @@ class Desk:
 class Worker:
     """An agent without disk and instances. `use` is what it reports of copies that it is to warm,
     `ready` of instances, and it tells of applies up to `told_until`. `silent`: it takes nothing and
-    answers nothing; `mute`: it does not answer the controller. `host` is what its host allows."""
+    answers nothing; `mute`: it does not answer the controller; `apart`: it does, but is of another
+    version. `host` is what its host allows."""
 
     def __init__(self, name: WorkerId, wire: FakeWire, clock: FakeClock) -> None:
         self.host: dict[str, Any] = {"free_bytes": 1 << 30}
@@ -72,6 +73,7 @@ class Worker:
         self.told_until = BatchTime(1 << 30, 0)
         self.silent = False
         self.mute = False
+        self.apart = False
         self._wire = wire
         self._clock = clock
 
@@ -89,6 +91,11 @@ class Worker:
 
     def _heartbeat(self, envelope: Envelope, message: m.Heartbeat) -> None:
         if self.mute:
+            return
+        if self.apart:
+            detail = "w.sock speaks version 4 of the protocol, this process 1"
+            code = m.RefusalCode.VERSION
+            self._wire.reply(envelope, m.Refusal(header=message.header, code=code, detail=detail))
             return
         for wish in message.jobs:
             uid = wish.spec.uid

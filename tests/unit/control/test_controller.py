@@ -11,7 +11,7 @@ from rhinoctl.control.controller import Controller, Waiting
 from rhinoctl.errors import Busy, DeadlineExceeded, Degraded, UnknownJob
 from rhinoctl.ids import JobName, WorkerId
 from rhinoctl.protocol import views
-from rhinoctl.protocol.handover import Phase
+from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.ports import WriteBatch
 from rhinoctl.protocol.views import Health
@@ -103,6 +103,26 @@ def test_status_names_what_is_wrong_and_what_to_type() -> None:
     assert all(finding.remedy for finding in status.findings)
     silence(bench, W1)
     assert bench.controller.status().health is Health.DOWN
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_worker_of_another_version_is_named_and_not_given_up(apart: bool) -> None:
+    """As one that is silent is."""
+    bench = Bench(workers=3)
+    bench.register(replication=1)
+    bench.driver().go_on(3)
+    bench.workers[W2].apart, bench.workers[W2].mute = apart, not apart
+    bench.run(4 * limits.LEASE_OF_WORKER_S + limits.WORKER_DOWN_S)
+    status = bench.controller.status()
+    begun = [each.kind for each in bench.controller.operation_list().operations]
+    assert begun == ([] if apart else [Kind.FAILOVER])
+    said = [finding for finding in status.findings if "worker w2" in finding.what]
+    assert said
+    assert any("version 4" in each.what and "upgrade" in each.remedy for each in said) is apart
+    if apart:
+        bench.workers[W2].apart = False
+        bench.run(2 * limits.HEARTBEAT_S)
+        assert bench.controller.status().findings == ()
 
 
 def test_a_job_shows_its_operation_and_members_while_it_moves() -> None:

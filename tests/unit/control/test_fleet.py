@@ -318,3 +318,36 @@ def test_the_highest_session_of_a_job_and_jobs_of_nobody() -> None:
     assert bench.fleet.session(JobUid("another")) == 0
     assert bench.fleet.strangers({JOB}) == {}
     assert bench.fleet.strangers(()) == {JOB: [W1, W2]}
+
+
+def test_a_worker_of_another_version_is_not_silent_and_not_used() -> None:
+    """It answers, so it is not lost; what it has is not known, so nothing is planned with it."""
+    bench = Scripted()
+    bench.tick()
+    bench.report(W1)
+    bench.report(W2)
+    apart = m.Refusal(
+        header=m.Header(cluster="c"), code=m.RefusalCode.VERSION, detail="speaks version 3"
+    )
+    while bench.clock.monotonic() < 2 * limits.WORKER_DOWN_S:
+        bench.tick(limits.HEARTBEAT_S / 2)
+        if bench.asked[W1]:
+            bench.answer(W1, apart)
+        if bench.asked[W2]:
+            bench.report(W2)
+    seen = bench.fleet.workers[W1]
+    assert seen.heard_at == pytest.approx(bench.clock.monotonic(), abs=limits.HEARTBEAT_S)
+    assert seen.detail == "speaks version 3"
+    assert (bench.fleet.live(), bench.fleet.apart()) == ([W2], {W1})
+    bench.tick(limits.HEARTBEAT_S)
+    bench.report(W1)
+    assert (bench.fleet.live(), bench.fleet.apart()) == ([W1, W2], frozenset())
+
+
+def test_a_worker_of_another_version_that_never_reported_is_not_silent() -> None:
+    bench = Scripted()
+    bench.tick()
+    apart = m.Refusal(header=m.Header(cluster="c"), code=m.RefusalCode.VERSION, detail="")
+    bench.answer(W1, apart)
+    assert bench.fleet.workers[W1].heard_at is not None
+    assert bench.fleet.live() == []
