@@ -24,7 +24,10 @@ for python in python3 python3.14 python3.13 python3.12 python3.11; do
     version=$(first "$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     say python "$version $(command -v "$python")"
 done
-probe=$(mktemp "${TMPDIR:-/tmp}/rhino-probe.XXXXXX" 2>/dev/null)
+# Where Python looks for one, in its order.
+for temp in "$TMPDIR" /tmp /var/tmp; do
+    probe=$(mktemp "${temp:-/tmp}/rhino-probe.XXXXXX" 2>/dev/null) && break
+done
 if [ -n "$probe" ]; then
     printf '#!/bin/sh\nexit 0\n' >"$probe"
     chmod 700 "$probe"
@@ -35,6 +38,7 @@ else
 fi
 for process in /proc/[0-9]*; do
     line=$(tr '\0' '\n' <"$process/cmdline" 2>/dev/null) || continue
+    case $line in *rhinoctl.remote.supervisor*) say supervises yes ;; esac
     case $line in *org.apache.spark.deploy.worker.Worker*) ;; *) continue ;; esac
     home=$(tr '\0' '\n' <"$process/environ" 2>/dev/null | sed -n 's/^SPARK_HOME=//p')
     jar=$(ls "$home"/jars/spark-core_*.jar 2>/dev/null | head -n 1)
