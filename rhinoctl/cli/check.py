@@ -10,7 +10,7 @@ from rhinoctl.errors import Exit, UsageError
 from rhinoctl.ops import check as ops
 from rhinoctl.ops.hosts import login_of
 from rhinoctl.ops.inventory import USUAL_FILE
-from rhinoctl.render.check import check_table
+from rhinoctl.render.check import check_table, mends_table
 from rhinoctl.render.output import console_of, emit, say
 
 
@@ -47,7 +47,7 @@ def check(
 
 
 def _agree(plan: ops.CheckView, yes: bool) -> None:
-    console_of(sys.stderr).print(check_table(plan))
+    console_of(sys.stderr).print(mends_table(plan))
     confirm("Do this?", yes=yes)
 
 

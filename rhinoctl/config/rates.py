@@ -88,6 +88,11 @@ def whole(inventory: Inventory, rates: Rates) -> bool:
     return all(worker.id in known for worker in _unsaid(inventory))
 
 
+def ago(days: int) -> str:
+    """When something was measured, for people."""
+    return f"{days} day{'' if days == 1 else 's'} ago" if days else "today"
+
+
 def address_of(worker: Worker) -> str:
     """By which the others reach a worker."""
     return worker.address or worker.host

@@ -25,6 +25,7 @@ from rhinoctl.config.deployment import (
     words,
 )
 from rhinoctl.config.inventory import Inventory
+from rhinoctl.config.rates import ago
 from rhinoctl.config.runs import HostState as HostState
 from rhinoctl.config.runs import Journal, RunState, check_latest, find_run, new_run
 from rhinoctl.errors import Exit, NotTried, RhinoError, UnknownRun
@@ -258,8 +259,8 @@ class Deployment:
     def _tell_rates(self) -> None:
         rates = self._cluster.home.rates()
         if rates is not None:
-            days = rates.days_old(time.time())
-            self._progress.say(f"copies are placed for the network as measured {days} days ago")
+            when = ago(rates.days_old(time.time()))
+            self._progress.say(f"copies are placed for the network as measured {when}")
 
     def _plan(
         self, looked: Looked, platforms: dict[Platform, Environment | RhinoError]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from rhinoctl.config.rates import Drift
+from rhinoctl.config.rates import Drift, ago
 from rhinoctl.protocol.sizes import size
 from rhinoctl.remote.facts import DirectoryFacts, HostFacts
 from rhinoctl.remote.network import Stretch
@@ -37,10 +37,6 @@ FILES_FAIL: Final = 4_096
 REMOTE_TYPES: Final = frozenset({"nfs", "nfs4", "cifs", "smb2", "fuseblk", "9p"})
 FLEETING_TYPES: Final = frozenset({"tmpfs", "ramfs"})
 
-TEMPORARY: Final = {
-    "yes": "can be written",
-    "noexec": "can be written, not executed: nothing of ours is",
-}
 SERVICES: Final = {
     Kind.SYSTEMD: "a system unit",
     Kind.SYSTEMD_USER: "a unit of the user",
@@ -200,7 +196,7 @@ def judge_drifts(drifts: Sequence[Drift]) -> tuple[HostFinding, ...]:
 def _placed_for(drift: Drift) -> str:
     if drift.kept is None:
         return "as if it were as fast as the fastest"
-    return f"for {size(round(drift.kept))}/s, of {drift.days} days ago"
+    return f"for {size(round(drift.kept))}/s, as measured {ago(drift.days)}"
 
 
 def _same(facts: Mapping[str, HostFacts]) -> dict[str, list[str]]:
@@ -248,13 +244,22 @@ def _system(part: Part, facts: HostFacts) -> Iterator[Judged]:
         f"{abs(facts.clock_ahead_s):.1f} s {way}" if off > CLOCK_WARN_S else "as ours",
         "set it, and keep it by NTP" if off > CLOCK_WARN_S else "",
     )
-    none = facts.temp not in TEMPORARY
-    yield (
-        "temporary files",
-        Verdict.WARN if none else Verdict.PASS,
-        TEMPORARY.get(facts.temp, "no directory can be written to"),
-        "`rhinoctl verify --deep` needs one: make /tmp writable for the account" if none else "",
-    )
+    yield ("temporary files", *_temporary(part, facts))
+
+
+def _temporary(part: Part, facts: HostFacts) -> tuple[Verdict, str, str]:
+    """Nothing of ours is executed there. Spark's libraries are, wherever its executors run."""
+    if facts.temp == "no":
+        remedy = "`rhinoctl verify --deep` needs one: make /tmp writable for the account"
+        return Verdict.WARN, "no directory can be written to", remedy
+    if facts.temp == "noexec" and part.is_worker:
+        seen = "not executed in /tmp: no matter to us, but Spark's Zstandard and Snappy would be"
+        remedy = (
+            "unless Spark has another directory: -Djava.io.tmpdir=DIR, docs/operations/check.md"
+        )
+        return Verdict.WARN, seen, remedy
+    seen = "can be written" if facts.temp == "yes" else "not executed: nothing of ours would be"
+    return Verdict.PASS, seen, ""
 
 
 def _service(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:

@@ -53,8 +53,8 @@ class HostFacts:
     """What a host says of itself. `clock_ahead_s` is of its clock before ours, give or take
     `clock_error_s`; `pythons` are versions and paths; `spark` are the versions of Spark's workers
     that run there, empty for one that does not say; `temp`: whether there is a directory for
-    temporary files, yes, no, or noexec where none of them can be executed. `user_manager`:
-    systemd looks after services of the account; `linger`: also while it is not logged in;
+    temporary files: yes, no, or noexec if nothing can be executed in /tmp. `user_manager`: systemd
+    looks after services of the account; `linger`: also while it is not logged in;
     `supervises`: a supervisor of ours runs, of whichever cluster and account."""
 
     user: str

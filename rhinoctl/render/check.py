@@ -49,6 +49,11 @@ def check_table(view: CheckView) -> RenderableType:
     )
 
 
+def mends_table(view: CheckView) -> RenderableType:
+    """What is to be mended: all that a person is asked about."""
+    return spaced(_mends(view))
+
+
 def _mends(view: CheckView) -> list[RenderableType]:
     if not view.mends:
         return []

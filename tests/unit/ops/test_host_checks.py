@@ -121,8 +121,11 @@ def test_a_directory_that_is_not_there_is_no_fault_unless_it_was_there() -> None
     assert "mount its disk" in found.remedy
 
 
-def test_nothing_of_ours_is_executed_in_a_temporary_directory() -> None:
-    assert poor(host(temp="noexec")) == []
+def test_nothing_is_executed_in_a_temporary_directory_but_spark_s_libraries() -> None:
+    assert poor(host(temp="noexec"), replace(PART, is_worker=False)) == []
+    (found,) = poor(host(temp="noexec"))
+    assert (found.verdict, found.check) == (WARN, "temporary files")
+    assert "java.io.tmpdir" in found.remedy
 
 
 def test_what_runs_of_ours_is_not_in_its_own_way() -> None:
@@ -155,7 +158,7 @@ def test_a_network_that_is_another_than_copies_are_placed_for() -> None:
     )
     assert (slower.host, slower.check, slower.verdict) == ("w1", "network", WARN)
     assert "100 MB/s now" in slower.seen
-    assert "1.0 GB/s, of 40 days ago" in slower.seen
+    assert "1.0 GB/s, as measured 40 days ago" in slower.seen
     assert "fastest" in unknown.seen
     assert "check --apply" in slower.remedy
 
