@@ -24,17 +24,25 @@ for python in python3 python3.14 python3.13 python3.12 python3.11; do
     version=$(first "$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     say python "$version $(command -v "$python")"
 done
-probe=$(mktemp "${TMPDIR:-/tmp}/rhino-probe.XXXXXX" 2>/dev/null)
+# Where Python looks for one. Java takes /tmp, whatever is said elsewhere.
+temp=no
+for directory in "$TMPDIR" /tmp /var/tmp; do
+    probe=$(mktemp "${directory:-/tmp}/rhino-probe.XXXXXX" 2>/dev/null) || continue
+    rm -f "$probe"
+    temp=yes
+    break
+done
+probe=$(mktemp /tmp/rhino-probe.XXXXXX 2>/dev/null)
 if [ -n "$probe" ]; then
     printf '#!/bin/sh\nexit 0\n' >"$probe"
     chmod 700 "$probe"
-    if "$probe" 2>/dev/null; then say temp yes; else say temp noexec; fi
+    if ! "$probe" 2>/dev/null; then temp=noexec; fi
     rm -f "$probe"
-else
-    say temp no
 fi
+say temp "$temp"
 for process in /proc/[0-9]*; do
     line=$(tr '\0' '\n' <"$process/cmdline" 2>/dev/null) || continue
+    case $line in *rhinoctl.remote.supervisor*) say supervises yes ;; esac
     case $line in *org.apache.spark.deploy.worker.Worker*) ;; *) continue ;; esac
     home=$(tr '\0' '\n' <"$process/environ" 2>/dev/null | sed -n 's/^SPARK_HOME=//p')
     jar=$(ls "$home"/jars/spark-core_*.jar 2>/dev/null | head -n 1)

@@ -5,6 +5,7 @@ A directory for each cluster, of mode 0700, every file in it 0600:
     authority.json   identity, certificate authority with its key, tokens
     issued/          each certificate with its key, and for which hosts it was issued
     members.json     which workers have been deployed, and on which machine each
+    network.json     how fast the workers' networks are, as `rhinoctl check` measured it
     runs/            what each deployment did (`rhinoctl.config.runs`)
     cluster.json, …  access of whoever types commands here; `driver/` and `viewer/` likewise
 
@@ -29,6 +30,7 @@ from typing import Final
 from rhinoctl.config import cluster as local
 from rhinoctl.config.authority import Authority, expires, issue, make_authority
 from rhinoctl.config.deployment import WIRE, Papers, Place, Role, holder, names_of
+from rhinoctl.config.rates import Rates
 from rhinoctl.errors import ForeignManifest
 from rhinoctl.protocol import codec
 from rhinoctl.wire.secret import Secret
@@ -36,6 +38,7 @@ from rhinoctl.wire.secret import Secret
 FORMAT: Final = 1
 AUTHORITY: Final = "authority.json"
 MEMBERS: Final = "members.json"
+NETWORK: Final = "network.json"
 RUNS: Final = "runs"
 
 API_ROLES: Final = ("operator", "driver", "viewer")
@@ -223,6 +226,24 @@ class ClusterHome:
     def _write_members(self, members: Mapping[str, Member]) -> None:
         if members != self.members():
             local.replace_file(self.directory / MEMBERS, codec.dumps(members))
+
+    def rates(self) -> Rates | None:
+        """What was measured of the network; None if nothing was. Raises ForeignManifest."""
+        path = self.directory / NETWORK
+        try:
+            found: Rates = codec.loads(Rates, path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, codec.CodecError) as fault:
+            raise ForeignManifest(
+                f"{path} cannot be used: {fault}",
+                remedy="bring it back from a copy; or remove it, then `rhinoctl check --apply`",
+            ) from None
+        return found
+
+    def keep_rates(self, rates: Rates) -> None:
+        """Keep what was measured, in the place of what was. Raises UnwritableDirectory."""
+        local.replace_file(self.directory / NETWORK, codec.dumps(rates))
 
     def forget(self) -> None:
         """Remove all but the runs: the cluster's data are gone, so its identity ends."""

@@ -21,6 +21,7 @@ from typing import Final
 
 from rhinoctl.config.backup import STORE
 from rhinoctl.config.inventory import CONTROLLER, Controller, Inventory, Limits, Worker
+from rhinoctl.config.rates import address_of
 from rhinoctl.errors import DiskNotMounted, ForeignManifest
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.placement import Capacity
@@ -385,7 +386,12 @@ def controller_url(inventory: Inventory) -> str:
 
 def agent_url(inventory: Inventory, worker: Worker) -> str:
     """How an agent is reached."""
-    return url("grpc+tls", worker.address or worker.host, worker.port or inventory.ports.agent)
+    return url("grpc+tls", address_of(worker), agent_port(inventory, worker))
+
+
+def agent_port(inventory: Inventory, worker: Worker) -> int:
+    """Where an agent listens."""
+    return worker.port or inventory.ports.agent
 
 
 def target_of(
@@ -395,26 +401,38 @@ def target_of(
     identity: str,
     environment: str,
     papers: Mapping[Role, Papers],
+    bandwidths: Mapping[str, float] | None = None,
 ) -> HostTarget:
-    """All that a host is to have."""
-    top = inventory.install_dir
-    directories = [Directory(path=top, mode=INSTALL_MODE), Directory(path=run_directory(inventory))]
-    directories += [Directory(path=posixpath.join(top, role.value)) for role in place.roles]
-    directories += [Directory(path=path, state=True) for path in place.state()]
+    """All that a host is to have; `bandwidths` are bytes a second by worker, where known."""
     return HostTarget(
         host=place.host,
         identity=identity,
         environment=environment,
-        install_dir=top,
-        directories=tuple(directories),
+        install_dir=inventory.install_dir,
+        directories=directories_of(inventory, place),
         services=tuple(
-            _service(inventory, place, role, identity, papers[role]) for role in place.roles
+            _service(inventory, place, role, identity, papers[role], bandwidths or {})
+            for role in place.roles
         ),
     )
 
 
+def directories_of(inventory: Inventory, place: Place) -> tuple[Directory, ...]:
+    """The directories of a host, that of the installation first."""
+    top = inventory.install_dir
+    directories = [Directory(path=top, mode=INSTALL_MODE), Directory(path=run_directory(inventory))]
+    directories += [Directory(path=posixpath.join(top, role.value)) for role in place.roles]
+    directories += [Directory(path=path, state=True) for path in place.state()]
+    return tuple(directories)
+
+
 def _service(
-    inventory: Inventory, place: Place, role: Role, identity: str, papers: Papers
+    inventory: Inventory,
+    place: Place,
+    role: Role,
+    identity: str,
+    papers: Papers,
+    bandwidths: Mapping[str, float],
 ) -> ServiceTarget:
     home = posixpath.join(inventory.install_dir, role.value)
     paths = {name: posixpath.join(home, name) for name in ("ca.crt", "tls.crt", "tls.key")}
@@ -423,7 +441,7 @@ def _service(
     shared = {"cluster": identity, "token_file": tokens[WIRE], "tls": tls}
     if role is Role.CONTROLLER and place.controller is not None:
         roles = {role: path for role, path in tokens.items() if role != WIRE}
-        own = _controller_settings(inventory, place.controller, roles)
+        own = _controller_settings(inventory, place.controller, roles, bandwidths)
     else:
         assert place.worker is not None
         own = _agent_settings(inventory, place.worker)
@@ -467,7 +485,10 @@ def bounds_of(place: Place, role: Role) -> Limits:
 
 
 def _controller_settings(
-    inventory: Inventory, controller: Controller, tokens: Mapping[str, str]
+    inventory: Inventory,
+    controller: Controller,
+    tokens: Mapping[str, str],
+    bandwidths: Mapping[str, float],
 ) -> Mapping[str, object]:
     """The fields of `rhinoctl.control.settings.ControllerSettings` that only it has."""
     address = controller.address or controller.host
@@ -477,7 +498,9 @@ def _controller_settings(
         "tokens": tokens,
         "workers": {worker.id: agent_url(inventory, worker) for worker in inventory.workers},
         "capacities": {
-            worker.id: Capacity(instances=worker.slots, rack=worker.rack)
+            worker.id: Capacity(
+                instances=worker.slots, rack=worker.rack, bandwidth=bandwidths.get(worker.id)
+            )
             for worker in inventory.workers
         },
         "lease_s": controller.lease_s,
@@ -494,9 +517,7 @@ def _agent_settings(inventory: Inventory, worker: Worker) -> Mapping[str, object
         "disk": first,
         "disks": others,
         "run": run_directory(inventory),
-        "listen": everywhere(
-            "grpc+tls", worker.address or worker.host, worker.port or inventory.ports.agent
-        ),
+        "listen": everywhere("grpc+tls", address_of(worker), agent_port(inventory, worker)),
         "cache_bytes": agent.cache_mb << 20,
         "buffer_bytes": agent.buffer_mb << 20,
         "replay_target_s": agent.replay_target_s,

@@ -128,7 +128,7 @@ class Controller(Part):
 class Worker(Part):
     """A host with an agent. `address` is how the others reach it, if not by `host`; `disks` are
     directories, the first with the log; `slots` bound the instances that it runs; `port` is its
-    agent's, if not the one of all."""
+    agent's, if not the one of all; `bandwidth_mb_s` is of its network, if not as measured."""
 
     host: Host
     name: Name | None = None
@@ -137,6 +137,7 @@ class Worker(Part):
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     disks: Annotated[list[str], Field(min_length=1, max_length=64)] = ["/var/lib/rhinoctl/worker"]
     port: Port | None = None
+    bandwidth_mb_s: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     limits: Limits = Field(default_factory=Limits)
     ssh: Ssh = Field(default_factory=Ssh)
 

@@ -192,7 +192,8 @@ def read_run(path: Path) -> RunFile:
 
 def check_latest(directory: Path, run: RunFile) -> None:
     """Raise Busy if another inventory was deployed since: to go on would take that one back."""
-    others = [read_run(path) for path in directory.glob("*.json")]
+    runs = [read_run(path) for path in directory.glob("*.json")]
+    others = [other for other in runs if other.command == run.command]
     for other in sorted(others, key=lambda each: each.began, reverse=True):
         if other.began > run.began and other.inventory != run.inventory:
             raise Busy(

@@ -22,18 +22,17 @@ from rhinoctl.config.deployment import (
     SwitchEnvironment,
     check_identity,
     plan_host,
-    target_of,
     words,
 )
 from rhinoctl.config.inventory import Inventory
+from rhinoctl.config.rates import ago
 from rhinoctl.config.runs import HostState as HostState
 from rhinoctl.config.runs import Journal, RunState, check_latest, find_run, new_run
-from rhinoctl.errors import Exit, NotTried, RhinoError
+from rhinoctl.errors import Exit, NotTried, RhinoError, UnknownRun
 from rhinoctl.ops.access import write_accesses
 from rhinoctl.ops.deployed import (
     Deployed,
     Looked,
-    bare_target,
     check_fit,
     check_machine,
     check_members,
@@ -44,6 +43,7 @@ from rhinoctl.ops.deployed import (
     look_at_all,
     member_of,
     read_deployed,
+    target,
 )
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.steps import HEALTH_S, SETTLE_S, Health, Tools, perform, read_status, unwell
@@ -166,6 +166,11 @@ def resume(
     """Go on with a run where it stopped, with the inventory that it was begun with. Raises
     UnknownRun, Busy if another inventory was deployed since, and what `deploy` does."""
     old = find_run(clusters_directory(), run)
+    if old.command != COMMAND:
+        raise UnknownRun(
+            f"run {run} is of `rhinoctl {old.command}`, and deployed nothing",
+            remedy="repeat that command; a run to go on with is named by `rhinoctl deploy`",
+        )
     cluster = deployed_of(old.file, old.inventory)
     check_latest(cluster.home.runs, old)
     request = DeployRequest(inventory=Path(old.file), limit=old.limit)
@@ -239,6 +244,8 @@ class Deployment:
         """Look at the hosts, and plan what is missing on each."""
         self._hosts = tuple(dict.fromkeys(hosts))
         self._progress.say(f"looking at {len(self._hosts)} hosts")
+        if any(self._cluster.places[name].controller is not None for name in self._hosts):
+            self._tell_rates()
         found = look_at_all(self._cluster, self._hosts, self._fleet.each)
         self._looked = {name: each for name, each in found.items() if isinstance(each, Looked)}
         self._faults = {name: each for name, each in found.items() if isinstance(each, RhinoError)}
@@ -249,12 +256,18 @@ class Deployment:
             except RhinoError as fault:
                 self._faults[name] = fault
 
+    def _tell_rates(self) -> None:
+        rates = self._cluster.home.rates()
+        if rates is not None:
+            when = ago(rates.days_old(time.time()))
+            self._progress.say(f"copies are placed for the network as measured {when}")
+
     def _plan(
         self, looked: Looked, platforms: dict[Platform, Environment | RhinoError]
     ) -> HostPlan:
         """Raises what says that the host cannot be deployed to: then nothing on it is changed."""
         cluster, place = self._cluster, looked.place
-        bare = bare_target(cluster, place)
+        bare = target(cluster, place)
         check_identity(place.host, bare.install_dir, bare.identity, looked.deployed.identity)
         check_machine(cluster, looked)
         check_fit(cluster, looked)
@@ -266,14 +279,7 @@ class Deployment:
             raise environment
         check_release(looked, environment.version)
         self._environments[place.host] = environment
-        target = target_of(
-            cluster.inventory,
-            place,
-            identity=bare.identity,
-            environment=environment.name,
-            papers={role: cluster.home.papers(place, role) for role in place.roles},
-        )
-        return plan_host(target, found_on(looked))
+        return plan_host(target(cluster, place, environment.name), found_on(looked))
 
     def _build(self, platform: Platform) -> Environment | RhinoError:
         cache = clusters_directory().parent / "environments"

@@ -4,6 +4,7 @@ Every verb that works on hosts begins here: one look at each host, all at once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from rhinoctl.config.deployment import (
     Place,
     Role,
     ServiceFound,
+    agent_port,
+    directories_of,
     places,
     target_of,
 )
@@ -27,10 +30,19 @@ from rhinoctl.config.inventory import (
     parse_inventory,
     read_inventory,
 )
+from rhinoctl.config.rates import bandwidths
 from rhinoctl.control.client import state_directory
-from rhinoctl.errors import HostUnfit, Refused, RhinoError, UnknownHost
-from rhinoctl.ops.check import parts_of
-from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
+from rhinoctl.errors import (
+    CommandFailed,
+    HostUnfit,
+    Refused,
+    RhinoError,
+    SudoRefused,
+    UnknownHost,
+    UnsupportedHost,
+)
+from rhinoctl.ops.host_checks import HostFinding, Ours, Part, Verdict, judge_fleet, judge_host
+from rhinoctl.ops.parts import parts_of
 from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import HostFacts, ask_facts
@@ -156,7 +168,7 @@ def look_at_all(
     each: Callable[[Callable[[Host], Looked], Iterable[str]], Mapping[str, Looked | RhinoError]],
 ) -> dict[str, Looked | RhinoError]:
     """Look at hosts by a fleet's `each`; one machine under two names is refused as both."""
-    targets = {name: bare_target(cluster, cluster.places[name]) for name in wanted}
+    targets = {name: target(cluster, cluster.places[name]) for name in wanted}
 
     def look_at(host: Host) -> Looked:
         return look(host, cluster, targets[host.name])
@@ -169,13 +181,63 @@ def look_at_all(
     return found
 
 
-def bare_target(cluster: Deployed, place: Place) -> HostTarget:
-    """What a host is to have, before it is known which release fits it."""
+def target(cluster: Deployed, place: Place, environment: str = "") -> HostTarget:
+    """What a host is to have; without a release, before it is known which fits it. Raises
+    ForeignManifest and UnwritableDirectory."""
     known = cluster.home.make()
-    papers = {role: cluster.home.papers(place, role) for role in place.roles}
+    rates = None if place.controller is None else cluster.home.rates()
     return target_of(
-        cluster.inventory, place, identity=known.identity, environment="", papers=papers
+        cluster.inventory,
+        place,
+        identity=known.identity,
+        environment=environment,
+        papers={role: cluster.home.papers(place, role) for role in place.roles},
+        bandwidths=bandwidths(cluster.inventory, rates),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What `check` sees of a host: less than a deployment, and nothing is made here for it."""
+
+    facts: HostFacts
+    deployed: DeployedFacts
+    ours: Ours
+
+
+def see(host: Host, cluster: Deployed, identity: str) -> Seen:
+    """Look at a host of the cluster of an identity, empty before there is one; nothing is changed,
+    there or here. Raises HostError's leaves."""
+    place = cluster.places[host.name]
+    part = part_of(cluster, place)
+    facts = ask_facts(host, (part.install_dir, *part.disks), part.ports)
+    directories = [each.path for each in directories_of(cluster.inventory, place)]
+    deployed = ask_deployed(host, part.install_dir, directories, ())
+    foreign = "" if deployed.identity == identity else deployed.identity
+    installed = bool(deployed.identity or deployed.releases)
+    states: dict[Role, ServiceState] = {}
+    if installed and not foreign and facts.ports_taken:
+        # What cannot be asked counts as somebody: other checks say what is wrong with the host.
+        with suppress(CommandFailed, SudoRefused, UnsupportedHost):
+            for role in place.roles:
+                states[role] = process_of(cluster.inventory, place, role, facts).state(host)
+    ours = Ours(
+        listens=own_ports(cluster.inventory, place, states),
+        installed=installed,
+        known=deployed.made | deployed.had,
+        foreign=foreign,
+    )
+    return Seen(facts=facts, deployed=deployed, ours=ours)
+
+
+def own_ports(
+    inventory: Inventory, place: Place, states: Mapping[Role, ServiceState]
+) -> dict[int, str]:
+    """The ports on which our own processes listen, and which of them: nobody has taken those."""
+    ports = {Role.CONTROLLER: inventory.ports.controller}
+    if place.worker is not None:
+        ports[Role.AGENT] = agent_port(inventory, place.worker)
+    return {ports[role]: role.value for role, state in states.items() if state.running}
 
 
 def part_of(cluster: Deployed, place: Place) -> Part:
@@ -274,30 +336,18 @@ def member_of(looked: Looked) -> Member | None:
 
 
 def check_fit(cluster: Deployed, looked: Looked) -> None:
-    """Raise HostUnfit if what `check` finds would keep our processes from working there.
-
-    A port that our own process listens on is not taken by somebody else.
-    """
+    """Raise HostUnfit if what `check` finds would keep our processes from working there."""
     part = part_of(cluster, looked.place)
-    own = set(_own_ports(cluster, looked))
+    ours = Ours(listens=own_ports(cluster.inventory, looked.place, looked.states))
     found = [
         finding
-        for finding in judge_host(part, looked.facts)
+        for finding in judge_host(part, looked.facts, ours)
         if finding.verdict is Verdict.FAIL
         and finding.check not in NEVER
-        and finding.check not in own
         and (not looked.runs or finding.check in WHILE_RUNNING or finding.check.startswith("port"))
     ]
     if found:
         raise unfit(found)
-
-
-def _own_ports(cluster: Deployed, looked: Looked) -> Iterable[str]:
-    worker = looked.place.worker
-    ports = {Role.CONTROLLER: cluster.inventory.ports.controller}
-    if worker is not None:
-        ports[Role.AGENT] = worker.port or cluster.inventory.ports.agent
-    return (f"port {ports[role]}" for role, state in looked.states.items() if state.running)
 
 
 def unfit(findings: Iterable[HostFinding]) -> HostUnfit:

@@ -2,13 +2,15 @@
 nothing else. Each rule and its bound is explained in docs/operations/check.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from rhinoctl.config.rates import Drift, ago
 from rhinoctl.protocol.sizes import size
 from rhinoctl.remote.facts import DirectoryFacts, HostFacts
 from rhinoctl.remote.network import Stretch
+from rhinoctl.remote.services import Kind, choose_kind
 
 PYTHON: Final = (3, 11)
 SPARK: Final = (4, 2)
@@ -34,6 +36,12 @@ FILES_WARN: Final = 65_536
 FILES_FAIL: Final = 4_096
 REMOTE_TYPES: Final = frozenset({"nfs", "nfs4", "cifs", "smb2", "fuseblk", "9p"})
 FLEETING_TYPES: Final = frozenset({"tmpfs", "ramfs"})
+
+SERVICES: Final = {
+    Kind.SYSTEMD: "a system unit",
+    Kind.SYSTEMD_USER: "a unit of the user",
+    Kind.SUPERVISED: "no systemd: supervised",
+}
 
 
 class Verdict(Enum):
@@ -73,13 +81,39 @@ class Part:
     require_hardlink: bool = False
 
 
-def judge_host(part: Part, facts: HostFacts) -> tuple[HostFinding, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """What of ours is on a host already: the processes that listen on its ports, whether anything
+    was installed, directories that were made or taken, and the other cluster that has the host."""
+
+    listens: Mapping[int, str] = field(default_factory=dict)
+    installed: bool = False
+    known: frozenset[str] = frozenset()
+    foreign: str = ""
+
+
+NOTHING: Final = Ours()
+
+
+def judge_host(part: Part, facts: HostFacts, ours: Ours = NOTHING) -> tuple[HostFinding, ...]:
     """Every check of a host, in one order for all hosts."""
-    judged = (*_system(part, facts), *_resources(part, facts), *_directories(part, facts))
+    judged = (
+        *_system(part, facts),
+        *_service(part, facts, ours),
+        *_resources(part, facts),
+        *_foreign(part, ours),
+        *_directories(part, facts, ours),
+        *_ports(part, facts, ours),
+        *_spark(part, facts),
+    )
     return tuple(
         HostFinding(host=part.name, check=check, verdict=verdict, seen=seen, remedy=remedy)
-        for check, verdict, seen, remedy in (*judged, *_ports(part, facts), *_spark(part, facts))
+        for check, verdict, seen, remedy in judged
     )
+
+
+Judged = tuple[str, Verdict, str, str]
+"""Check, verdict, what was seen, and the remedy."""
 
 
 def judge_fleet(facts: Mapping[str, HostFacts]) -> tuple[HostFinding, ...]:
@@ -144,6 +178,27 @@ def judge_network(stretches: Sequence[Stretch]) -> tuple[HostFinding, ...]:
     return tuple(found)
 
 
+def judge_drifts(drifts: Sequence[Drift]) -> tuple[HostFinding, ...]:
+    """Where copies are placed for another network than there is."""
+    return tuple(
+        HostFinding(
+            host=each.worker,
+            check="network",
+            verdict=Verdict.WARN,
+            seen=f"{size(round(each.now))}/s now; copies are placed {_placed_for(each)}",
+            remedy="`rhinoctl check --apply` takes what is measured then, and the next deployment"
+            " restarts the controller with it; or say it in the inventory: `bandwidth_mb_s`",
+        )
+        for each in drifts
+    )
+
+
+def _placed_for(drift: Drift) -> str:
+    if drift.kept is None:
+        return "as if it were as fast as the fastest"
+    return f"for {size(round(drift.kept))}/s, as measured {ago(drift.days)}"
+
+
 def _same(facts: Mapping[str, HostFacts]) -> dict[str, list[str]]:
     """Hosts whose machine id another has that comes before."""
     names: dict[str, list[str]] = {}
@@ -151,9 +206,6 @@ def _same(facts: Mapping[str, HostFacts]) -> dict[str, list[str]]:
         if each.machine_id:
             names.setdefault(each.machine_id, []).append(name)
     return {name: [o for o in same if o != name] for same in names.values() for name in same[1:]}
-
-
-Judged = tuple[str, Verdict, str, str]
 
 
 def _system(part: Part, facts: HostFacts) -> Iterator[Judged]:
@@ -183,8 +235,6 @@ def _system(part: Part, facts: HostFacts) -> Iterator[Judged]:
         )
     else:
         yield "user", Verdict.PASS, facts.user, ""
-    unit = "a system unit" if part.sudo or facts.uid == 0 else "a unit of the user"
-    yield "service", Verdict.PASS, unit if facts.systemd else "no systemd: supervised", ""
     off = abs(facts.clock_ahead_s) - facts.clock_error_s
     bad = Verdict.FAIL if off > CLOCK_FAIL_S else Verdict.WARN
     way = "ahead of ours" if facts.clock_ahead_s > 0 else "behind ours"
@@ -194,12 +244,55 @@ def _system(part: Part, facts: HostFacts) -> Iterator[Judged]:
         f"{abs(facts.clock_ahead_s):.1f} s {way}" if off > CLOCK_WARN_S else "as ours",
         "set it, and keep it by NTP" if off > CLOCK_WARN_S else "",
     )
-    yield (
-        "temporary files",
-        Verdict.PASS if facts.temp == "yes" else Verdict.WARN,
-        {"yes": "may be executed", "noexec": "may not be executed"}.get(facts.temp, "no directory"),
-        "" if facts.temp == "yes" else "let TMPDIR of the account name a directory without noexec",
+    yield ("temporary files", *_temporary(part, facts))
+
+
+def _temporary(part: Part, facts: HostFacts) -> tuple[Verdict, str, str]:
+    """Nothing of ours is executed there. Spark's libraries are, wherever its executors run."""
+    if facts.temp == "no":
+        remedy = "`rhinoctl verify --deep` needs one: make /tmp writable for the account"
+        return Verdict.WARN, "no directory can be written to", remedy
+    if facts.temp == "noexec" and part.is_worker:
+        seen = "not executed in /tmp: no matter to us, but Spark's Zstandard and Snappy would be"
+        remedy = (
+            "unless Spark has another directory: -Djava.io.tmpdir=DIR, docs/operations/check.md"
+        )
+        return Verdict.WARN, seen, remedy
+    seen = "can be written" if facts.temp == "yes" else "not executed: nothing of ours would be"
+    return Verdict.PASS, seen, ""
+
+
+def _service(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
+    choice = choose_kind(facts, sudo=part.sudo)
+    if choice.kind is not Kind.SUPERVISED or not facts.systemd:
+        yield "service", Verdict.PASS, SERVICES[choice.kind], ""
+        return
+    remedy = (
+        f"`rhinoctl check --apply` lets {facts.user} linger, where the host allows that; or a"
+        f" person with root: `sudo loginctl enable-linger {facts.user}` there"
+        if may_linger(part.sudo, facts, ours)
+        else "`rhinoctl start` after a restart of the host; for a unit, what is supervised there"
+        " has to go first: docs/operations/hosts.md"
     )
+    seen = f"supervised, not started with the host: {facts.user} does not linger"
+    yield "service", Verdict.WARN, seen, remedy
+
+
+def may_linger(sudo: bool, facts: HostFacts, ours: Ours) -> bool:
+    """Whether an account that does not linger could begin to. Not where anything may be supervised
+    already: it would be looked for among units, and started a second time."""
+    lacks = choose_kind(facts, sudo=sudo).kind is Kind.SUPERVISED and facts.systemd
+    return lacks and not (ours.installed or facts.supervises)
+
+
+def _foreign(part: Part, ours: Ours) -> Iterator[Judged]:
+    if ours.foreign:
+        yield (
+            "cluster",
+            Verdict.FAIL,
+            f"{part.install_dir} is of cluster {ours.foreign}, which was not deployed from here",
+            "name another `install_dir`, or type this where it was deployed",
+        )
 
 
 def _resources(part: Part, facts: HostFacts) -> Iterator[Judged]:
@@ -230,10 +323,15 @@ def _resources(part: Part, facts: HostFacts) -> Iterator[Judged]:
     )
 
 
-def _directories(part: Part, facts: HostFacts) -> Iterator[Judged]:
+def _directories(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
     by_path = {each.path: each for each in facts.directories}
     for path in (part.install_dir, *part.disks):
-        yield from _directory(part, by_path[path], state=path != part.install_dir)
+        there, state = by_path[path], path != part.install_dir
+        if state and path in ours.known and there.missing:
+            remedy = "mount its disk; if its state is lost for good, make it by hand"
+            yield f"directory {path}", Verdict.FAIL, "it was there and is gone", remedy
+        else:
+            yield from _directory(part, there, state=state)
     yield from _apart([by_path[path] for path in part.disks])
 
 
@@ -272,7 +370,8 @@ def _room(check: str, there: DirectoryFacts) -> Iterator[Judged]:
         verdict = _below(space.free, SPACE_FAIL, SPACE_WARN)
         sync = "" if there.sync_s is None else f", a sync takes {1000 * there.sync_s:.1f} ms"
         remedy = "" if verdict is Verdict.PASS else "make room, or name another file system"
-        yield check, verdict, f"{size(space.free)} free of {size(space.whole)}{sync}", remedy
+        above = f"not there yet; {there.there} has " if there.missing else ""
+        yield check, verdict, f"{above}{size(space.free)} free of {size(space.whole)}{sync}", remedy
     if inodes is not None and inodes.free < INODES_WARN:
         verdict = _below(inodes.free, INODES_FAIL, INODES_WARN)
         remedy = "remove small files, or name another file system"
@@ -297,8 +396,11 @@ def _apart(disks: Sequence[DirectoryFacts]) -> Iterator[Judged]:
         mounts.setdefault(there.mount, there.path)
 
 
-def _ports(part: Part, facts: HostFacts) -> Iterator[Judged]:
+def _ports(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
     for port in part.ports:
+        if port in ours.listens:
+            yield f"port {port}", Verdict.PASS, f"our {ours.listens[port]} listens there", ""
+            continue
         taken = port in facts.ports_taken
         yield (
             f"port {port}",

@@ -37,7 +37,7 @@ class InitRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
     """A host as the inventory means it, defaults and all. `address` is host and port; `slots` and
-    `memory_mb` are 0 where there is no bound."""
+    `memory_mb` are 0 where there is no bound, `bandwidth_mb_s` where it is as measured."""
 
     name: str
     host: str
@@ -47,6 +47,7 @@ class HostView:
     slots: int = 0
     memory_mb: int = 0
     cpus: float = 0.0
+    bandwidth_mb_s: int = 0
     directories: tuple[str, ...] = ()
 
 
@@ -122,6 +123,7 @@ def view_of(file: Path, inventory: Inventory) -> InventoryView:
                 slots=worker.slots or 0,
                 memory_mb=worker.limits.memory_mb or 0,
                 cpus=worker.limits.cpus or 0.0,
+                bandwidth_mb_s=worker.bandwidth_mb_s or 0,
                 directories=tuple(worker.disks),
             )
             for worker in inventory.workers

@@ -60,14 +60,9 @@ def perform(step: Step, host: Host, tools: Tools) -> None:
     """Do a step; it may have been done, wholly or in part. Raises HostError's leaves."""
     top = tools.cluster.inventory.install_dir
     match step:
-        case MakeDirectories(directories=directories):
-            make_directories(
-                host,
-                top,
-                tools.looked.deployed.user,
-                [(each.path, each.mode, each.state) for each in directories],
-                root=tools.looked.place.sudo,
-            )
+        case MakeDirectories():
+            user, root = tools.looked.deployed.user, tools.looked.place.sudo
+            make_for_account(step, host, top, user, root=root)
         case InstallEnvironment():
             _, python = python_of(tools.looked.facts)
             install_environment(host, tools.environment, top, python=python, root=False)
@@ -88,6 +83,15 @@ def perform(step: Step, host: Host, tools: Tools) -> None:
             write_file(host, path, f"{started_with}\n".encode(), PRIVATE, root=False)
         case _:
             assert_never(step)
+
+
+def make_for_account(
+    step: MakeDirectories, host: Host, install_dir: str, user: str, *, root: bool
+) -> None:
+    """Make directories; which were new is written down in that of the installation. Raises
+    HostError's leaves."""
+    wanted = [(each.path, each.mode, each.state) for each in step.directories]
+    make_directories(host, install_dir, user, wanted, root=root)
 
 
 class Health:

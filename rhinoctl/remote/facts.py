@@ -42,13 +42,20 @@ class DirectoryFacts:
     executes: bool
     sync_s: float | None
 
+    @property
+    def missing(self) -> bool:
+        """Whether nothing is there."""
+        return self.there != self.path and not self.is_file
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """What a host says of itself. `clock_ahead_s` is of its clock before ours, give or take
     `clock_error_s`; `pythons` are versions and paths; `spark` are the versions of Spark's workers
-    that run there, empty for one that does not say; `temp` is yes, no or noexec. `user_manager`:
-    systemd looks after services of the account; `linger`: also while it is not logged in."""
+    that run there, empty for one that does not say; `temp`: whether there is a directory for
+    temporary files: yes, no, or noexec if nothing can be executed in /tmp. `user_manager`: systemd
+    looks after services of the account; `linger`: also while it is not logged in;
+    `supervises`: a supervisor of ours runs, of whichever cluster and account."""
 
     user: str
     uid: int
@@ -73,6 +80,7 @@ class HostFacts:
     home: str = ""
     user_manager: bool = False
     linger: bool = False
+    supervises: bool = False
 
 
 def ask_facts(
@@ -147,6 +155,7 @@ def _facts(
         home=one.get("home", ""),
         user_manager=one.get("user_manager") == "yes",
         linger=one.get("linger") == "yes",
+        supervises=one.get("supervises") == "yes",
     )
 
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import jinja2
 
-from rhinoctl.errors import ServiceFailed
+from rhinoctl.errors import CommandFailed, ServiceFailed
 from rhinoctl.protocol import codec
 from rhinoctl.remote.facts import HostFacts
 from rhinoctl.remote.host import Command, Host, checked, write_file
@@ -121,6 +121,36 @@ def keeper_of(host: Host, facts: HostFacts, *, sudo: bool) -> Keeper:
     if kind is Kind.SYSTEMD:
         return Systemd(host, root=sudo)
     return Systemd(host, root=False, user_units=f"{facts.home}/{USER_UNITS}", uid=facts.uid)
+
+
+_LINGER = """\
+loginctl --no-ask-password enable-linger "$1" || exit
+# Its systemd is started then, and takes a moment.
+for look in 1 2 3 4 5 6 7 8 9 10; do
+    if [ -S "/run/user/$(id -u "$1")/systemd/private" ]; then exit 0; fi
+    sleep 0.5
+done
+"""
+
+
+def enable_linger(host: Host, user: str) -> None:
+    """Have systemd look after services of the account that is logged in also while it is not, as
+    most hosts allow without root. Raises CommandFailed where one does not, and what `Host.run`
+    does."""
+    done = host.run(
+        Command(
+            argv=("sh", "-c", _LINGER, "sh", user),
+            what=f"let {user} linger",
+            timeout_s=MARGIN_S,
+            changes=True,
+        )
+    )
+    if done.exit_code:
+        said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.exit_code}"
+        raise CommandFailed(
+            f"{host.name}: {user} may not linger by its own wish: {said}",
+            remedy=f"by a person with root, once: `sudo loginctl enable-linger {user}` there",
+        )
 
 
 def restart(keeper: Keeper, service: Service, patience_s: float) -> ServiceState:

@@ -1,10 +1,11 @@
-"""What `rhinoctl check` has found, as a table."""
+"""What `rhinoctl check` has found, and what it mends, as a table."""
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from rhinoctl.ops.check import CheckView
+from rhinoctl.ops.check import CheckView, HostState
 from rhinoctl.ops.host_checks import Verdict
+from rhinoctl.render.deploy import STYLES as STATES
 from rhinoctl.render.tables import columns, spaced
 from rhinoctl.render.units import counted
 
@@ -12,7 +13,8 @@ STYLES = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 def check_table(view: CheckView) -> RenderableType:
-    """What passed, then what failed and what warns, with what to do: there the eye ends."""
+    """What passed, then what failed and what warns, with what to do: there the eye ends. Last what
+    is mended, or would be."""
     title = Text(
         f"{view.file}: cluster {view.cluster},"
         f" {len(view.looked_at)} of {counted(len(view.hosts), 'host')} looked at"
@@ -42,5 +44,25 @@ def check_table(view: CheckView) -> RenderableType:
             passed if passed.row_count else None,
             table if table.row_count else None,
             Text(counts),
+            *_mends(view),
         ]
     )
+
+
+def mends_table(view: CheckView) -> RenderableType:
+    """What is to be mended: all that a person is asked about."""
+    return spaced(_mends(view))
+
+
+def _mends(view: CheckView) -> list[RenderableType]:
+    if not view.mends:
+        return []
+    names = ["HOST", "", "`rhinoctl check --apply`"]
+    failed = any(each.state is HostState.FAILED for each in view.mends)
+    table = columns(*names, "WHY NOT", "WHAT TO DO") if failed else columns(*names)
+    for each in view.mends:
+        word = "could" if each.state is HostState.PLANNED else each.state.value
+        why = f"{each.reason} ({each.code})" if each.reason else ""
+        because = [why, each.remedy] if failed else []
+        table.add_row(each.host, Text(word, STATES[each.state]), each.what, *because)
+    return [table, Text(f"run {view.run}")] if view.run else [table]

@@ -31,7 +31,6 @@ FACTS = {
     "end": "yes",
 }
 DIRECTORY = {
-    "there": "/",
     "mount": "/",
     "type": "ext4",
     "space_kb": f"{100 << 20} {90 << 20}",
@@ -94,8 +93,9 @@ class FakeHost:
 
     def _look_at_host(self, arguments: tuple[str, ...]) -> str:
         said = {**FACTS, "host": self.name, "machine_id": self.name, **self.facts}
-        for number in range(int(arguments[0])):
-            for key, value in DIRECTORY.items():
+        for number, path in enumerate(arguments[1 : 1 + int(arguments[0])]):
+            there = path if path in self.directories else "/"
+            for key, value in {**DIRECTORY, "there": there}.items():
                 said.setdefault(f"dir.{number}.{key}", value)
         return "".join(f"{key}\t{value}\n" for key, value in said.items() if value)
 
@@ -132,6 +132,9 @@ class FakeHost:
             kind = "had" if path in self.directories else "new"
             self.directories[path] = int(mode, 8)
             self.made.append(f"{kind} {path}")
+
+    def _let(self, rest: str, command: Command) -> None:
+        self.facts |= {"user_manager": "yes", "linger": "yes"}
 
     def _install(self, rest: str, command: Command) -> None:
         self.releases.append(rest.split(" in ")[0])

@@ -1,5 +1,6 @@
 """A cluster's hosts for tests of deployment: each a real sshd in network, mount and UTS namespaces,
-and the inventory that names them. All of it is gone after `close`, whatever happened."""
+and the inventory that names them. As on hardened hosts, nothing can be executed in /tmp. All of it
+is gone after `close`, whatever happened."""
 
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class DeployHosts:
                     address=self._network.address(network),
                     enter=("ip", "netns", "exec", network),
                     port=SSH_PORT,
+                    noexec=True,
                 )
                 self.hosts[name] = host
                 host.admit(key.with_suffix(".pub"))

@@ -28,6 +28,10 @@ for private in root opt tmp; do mount --bind "/mnt/$private" "/$private"; done
 mount --bind /mnt/varlib /var/lib
 mount --bind /mnt/machine-id /etc/machine-id
 if [ -e /mnt/passwd ]; then mount --bind /mnt/passwd /etc/passwd; fi
+if [ "$4" = noexec ]; then
+    mount -o remount,bind,noexec /tmp
+    for private in /var/tmp /dev/shm; do mount -t tmpfs -o noexec tmpfs "$private"; done
+fi
 hostname "$2"
 mkdir -p /run/sshd
 exec "$3" -D -e -f /mnt/sshd_config
@@ -49,13 +53,15 @@ PermitRootLogin yes
 
 @dataclass
 class RealHost:
-    """An sshd in namespaces of its own; `enter` comes before its command: `ip netns exec`."""
+    """An sshd in namespaces of its own; `enter` comes before its command: `ip netns exec`.
+    `noexec`: nothing may be executed where temporary files are."""
 
     directory: Path
     address: str = "127.0.0.1"
     enter: tuple[str, ...] = ()
     more: str = ""
     port: int = 0
+    noexec: bool = False
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +105,7 @@ class RealHost:
         settings = {"address": self.address, "port": self.port}
         (self.directory / "sshd_config").write_text(_CONFIG.format(more=self.more, **settings))
         argv = [*self.enter, "unshare", "--mount", "--uts", "sh", "-c", _START, "sh"]
-        argv += [str(self.directory), self.name, SSHD]
+        argv += [str(self.directory), self.name, SSHD, "noexec" if self.noexec else ""]
         with open(self.directory / "sshd.log", "wb") as log:
             self._process = subprocess.Popen(
                 argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True

@@ -105,11 +105,21 @@ def test_from_nothing_to_a_cluster_and_back(cluster: Cluster, capfd: Any) -> Non
     before = cluster.files()
     code, view = cluster.run("deploy", "--dry-run")
     assert code is Exit.HAS_CHANGES
+    _, view = cluster.run("check")
+    assert {found["seen"] for found in view["findings"] if "port" in found["check"]} == {"free"}
     assert cluster.files() == before
     code, view = cluster.run("deploy")
     first = cluster.seconds
     assert (code, set(states(view).values())) == (Exit.DONE, {"done"})
     await_health("clicks", 3)
+    settings = cluster.hosts.hosts["c1"].directory / "opt/rhinoctl/controller/settings.json"
+    known = json.loads(settings.read_text())["capacities"]
+    assert all(each["bandwidth"] > 1 << 20 for each in known.values())
+    _, view = cluster.run("check")
+    assert {found["seen"] for found in view["findings"] if "port" in found["check"]} == {
+        "our controller listens there",
+        "our agent listens there",
+    }
     code, view = cluster.run("deploy")
     second = cluster.seconds
     assert (code, set(states(view).values())) == (Exit.DONE, {"unchanged"})

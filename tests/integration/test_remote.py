@@ -10,14 +10,14 @@ import pytest
 
 from rhinoctl import errors
 from rhinoctl.config.inventory import Ssh, parse_inventory
-from rhinoctl.ops.check import check, exit_of
+from rhinoctl.ops.check import CheckView, HostState, apply, check, exit_of
 from rhinoctl.ops.host_checks import Verdict
 from rhinoctl.ops.hosts import fleet_of, way_to
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Audit, Audited, Command, Untouched, checked, write_file
 from rhinoctl.remote.ssh import Login, SshHost
 from tests.integration.hosts import Hosts
-from tests.integration.real_hosts import RealHost, free_port, make_key, needed
+from tests.integration.real_hosts import PLAIN_UID, RealHost, free_port, make_key, needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # needs root and sshd
 
@@ -306,10 +306,11 @@ def test_what_is_run_is_written_down_and_a_dry_run_changes_nothing(
 
 
 def test_hosts_are_checked_over_ssh_and_left_as_they_were(
-    host: RealHost, tmp_path: Path, key: Path
+    host: RealHost, tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One host is fine, one is the same machine under another name with a port that is taken and a
     file in the place of a directory, one does not answer."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     twin = RealHost(tmp_path / "w2", address="127.0.0.2")
     (twin.directory / "machine-id").write_text((host.directory / "machine-id").read_text())
     twin.admit(key.with_suffix(".pub"))
@@ -328,7 +329,7 @@ def test_hosts_are_checked_over_ssh_and_left_as_they_were(
     )
     before = {path for each in (host, twin) for path in each.directory.rglob("*")}
     try:
-        found = check(inventory, PLAIN)
+        found = check(inventory, PLAIN, lambda text: None)
     finally:
         twin.stop()
     assert (found.hosts, found.looked_at) == (("w1", "w2", "w3"), ("w1", "w2"))
@@ -350,3 +351,52 @@ def test_hosts_are_checked_over_ssh_and_left_as_they_were(
         "directory /opt/rhinoctl",
     } <= passed
     assert {path for each in (host, twin) for path in each.directory.rglob("*")} == before
+
+
+@pytest.mark.parametrize("noexec", [False, True], ids=["usual", "noexec"])
+def test_what_is_safe_to_mend_is_mended_over_ssh_and_then_nothing_more(
+    tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch, noexec: bool
+) -> None:
+    """An account without power, on a host with a disk that it may write to and one that it may not;
+    nothing but the missing directories is made."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    host = RealHost(tmp_path / "w1", noexec=noexec)
+    host.admit(key.with_suffix(".pub"))
+    host.add_account("spark")
+    host.start()
+    (tmp_path / "known_hosts").write_text(host.known())
+    inventory = tmp_path / "inventory.yml"
+    mine = "/var/lib/spark"
+    ssh = f"user: spark, port: {host.port}, identity: {key}, known_hosts: {tmp_path}/known_hosts"
+    inventory.write_text(
+        f"cluster: c\nssh: {{{ssh}}}\ninstall_dir: {mine}/rhinoctl\n"
+        f"controller: {{host: {host.address}, data_dir: {mine}/controller}}\nworkers:\n"
+        f"  - {{host: {host.address}, name: w1, disks: [{mine}/deep/disk, /mnt/disk]}}\n"
+    )
+    plans: list[CheckView] = []
+    home = host.directory / "varlib/spark"
+    try:
+        planned = apply(inventory, PLAIN, print, plans.append, dry_run=True)
+        assert (exit_of(planned), plans) == (errors.Exit.HAS_CHANGES, [])
+        assert list(home.iterdir()) == []
+        done = apply(inventory, PLAIN, print, plans.append)
+        again = apply(inventory, PLAIN, print, plans.append)
+    finally:
+        host.stop()
+    assert [(each.host, each.state) for each in done.mends] == [("w1", HostState.DONE)]
+    assert (len(plans), again.mends) == (1, ())
+    made = {str(path.relative_to(home)): path.stat() for path in home.rglob("*") if path.is_dir()}
+    assert {name: oct(there.st_mode & 0o7777) for name, there in made.items()} == {
+        "rhinoctl": "0o755",
+        "controller": "0o700",
+        "deep": "0o755",
+        "deep/disk": "0o700",
+    }
+    assert {there.st_uid for there in made.values()} == {PLAIN_UID}
+    record = (home / "rhinoctl/made").read_text().split("\n")
+    assert f"new {mine}/deep/disk" in record
+    failed = {f.check for f in again.findings if f.verdict is Verdict.FAIL}
+    assert failed == {"directory /mnt/disk"}
+    (temporary,) = [f for f in again.findings if f.check == "temporary files"]
+    assert temporary.verdict is (Verdict.WARN if noexec else Verdict.PASS)
+    assert ("not executed" in temporary.seen) == noexec

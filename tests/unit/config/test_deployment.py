@@ -1,7 +1,7 @@
 """What a host is to have, and the steps that are missing: each difference has its step, and only
 that one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,13 @@ def read(text: str) -> Inventory:
     return inventory
 
 
-def target(inventory: Inventory, host: str, environment: str = "1-a", **tokens: str) -> HostTarget:
+def target(
+    inventory: Inventory,
+    host: str,
+    environment: str = "1-a",
+    bandwidths: Mapping[str, float] | None = None,
+    **tokens: str,
+) -> HostTarget:
     papers = Papers(
         ca=b"ca",
         certificate=b"certificate",
@@ -67,6 +73,7 @@ def target(inventory: Inventory, host: str, environment: str = "1-a", **tokens: 
         identity="clicks-1",
         environment=environment,
         papers={Role.CONTROLLER: papers, Role.AGENT: papers},
+        bandwidths=bandwidths,
     )
 
 
@@ -264,6 +271,13 @@ def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
     assert read_back.tokens == {"operator": "/opt/rhinoctl/controller/operator.token"}
     assert controller_url(read(TEXT)) == "https://[fd00::1]:7470"
     assert names_of(places(read(TEXT))["controller"], Role.CONTROLLER) == ("fd00::1", "c1")
+
+
+def test_the_controller_s_settings_have_what_is_known_of_networks() -> None:
+    known = target(read(TEXT), "controller", bandwidths={"w2": 1e9})
+    read_back = settings(known, ControllerSettings)
+    assert [c.bandwidth for c in read_back.capacities.values()] == [None, 1e9]
+    assert target(read(TEXT), "w1", bandwidths={"w2": 1e9}) == W1
 
 
 def test_secrets_are_not_shown() -> None:

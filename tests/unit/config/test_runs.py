@@ -23,9 +23,14 @@ class Entry:
     what: str
 
 
-def a_run(now: float = 1000.0, inventory: str = "cluster: c\n", **more: str) -> RunFile:
+def a_run(
+    now: float = 1000.0,
+    inventory: str = "cluster: c\n",
+    command: str = "deploy",
+    **more: str,
+) -> RunFile:
     return new_run(
-        command="deploy",
+        command=command,
         cluster="c",
         file="inventory.yml",
         inventory=inventory,
@@ -84,5 +89,8 @@ def test_a_run_is_stale_once_another_inventory_was_deployed(tmp_path: Path) -> N
     newer = Journal(tmp_path, a_run(3000.0, inventory="cluster: c # two\n")).run
     with pytest.raises(Busy, match=f"run {again.id} is stale: {newer.id}"):
         check_latest(tmp_path, again)
+    check_latest(tmp_path, newer)
+    other = a_run(4000.0, inventory="cluster: c # three\n", command="check")
+    Journal(tmp_path, other)
     check_latest(tmp_path, newer)
     assert read_run(tmp_path / f"{old.id}.json") == old

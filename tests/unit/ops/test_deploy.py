@@ -1,13 +1,16 @@
 """A deployment over hosts in memory: what is done, in which order, and what becomes of faults."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
 import pytest
 
 from rhinoctl.config.clusters import ClusterHome
-from rhinoctl.config.runs import RunState, find_run
+from rhinoctl.config.rates import Rate, Rates
+from rhinoctl.config.runs import Journal, RunState, find_run
+from rhinoctl.control.settings import ControllerSettings
 from rhinoctl.errors import (
     Busy,
     Exit,
@@ -18,6 +21,7 @@ from rhinoctl.errors import (
     Refused,
     RhinoError,
     UnknownHost,
+    UnknownRun,
 )
 from rhinoctl.ids import WorkerId
 from rhinoctl.ops.deploy import (
@@ -31,6 +35,7 @@ from rhinoctl.ops.deploy import (
     resume,
 )
 from rhinoctl.ops.deployed import Deployed, clusters_directory
+from rhinoctl.protocol import codec
 from rhinoctl.protocol.views import Health, StatusView, WorkerView
 from rhinoctl.remote.environment import Environment
 from rhinoctl.remote.host import Command
@@ -498,6 +503,37 @@ def test_a_run_that_another_inventory_came_after_is_not_gone_on_with(world: Worl
     world.deploy()
     with pytest.raises(Busy, match="is stale"):
         world.resume(view.run)
+
+
+def test_a_run_of_a_check_is_not_gone_on_with(world: World) -> None:
+    view = world.deploy()
+    home = ClusterHome(clusters_directory() / "clicks", "clicks")
+    old = find_run(clusters_directory(), view.run)
+    checked = replace(old, id="20260314-150926-5f3a", command="check")
+    Journal(home.runs, checked)
+    with pytest.raises(UnknownRun, match="is of `rhinoctl check`"):
+        world.resume(checked.id)
+
+
+def test_what_was_measured_is_taken_and_twice_is_once(world: World) -> None:
+    home = ClusterHome(clusters_directory() / "clicks", "clicks")
+    rates = Rates(
+        measured_at=0.0,
+        workers={
+            "w1": Rate(address="w1", bytes_s=1e9),
+            "w2": Rate(address="w2", bytes_s=1e8),
+        },
+    )
+    with home.claimed():
+        home.keep_rates(rates)
+    world.deploy()
+    assert any("the network as measured" in line for line in world.heard.lines)
+    _, settings = world.hosts["controller"].files["/opt/rhinoctl/controller/settings.json"]
+    known = codec.loads(ControllerSettings, settings)
+    assert [each.bandwidth for each in known.capacities.values()] == [1e9, 1e8]
+    assert set(states(world.deploy()).values()) == {HostState.UNCHANGED}
+    home.keep_rates(replace(rates, workers={"w1": Rate(address="w1", bytes_s=1e9)}))
+    assert [host.host for host in world.deploy().of(HostState.DONE)] == ["controller"]
 
 
 def test_secrets_are_in_no_account_of_what_was_done(world: World) -> None:

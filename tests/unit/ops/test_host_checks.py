@@ -5,9 +5,20 @@ from typing import Any
 
 import pytest
 
-from rhinoctl.ops.host_checks import HostFinding, Part, Verdict, judge_fleet, judge_host
+from rhinoctl.config.rates import Drift
+from rhinoctl.ops.host_checks import (
+    NOTHING,
+    HostFinding,
+    Ours,
+    Part,
+    Verdict,
+    judge_drifts,
+    judge_fleet,
+    judge_host,
+)
 from rhinoctl.remote.facts import HostFacts, Room
-from tests.fakes.facts import GB, directory, host
+from tests.fakes import facts as fakes
+from tests.fakes.facts import GB, directory
 
 PART = Part(
     name="w1",
@@ -21,8 +32,13 @@ PART = Part(
 )
 
 
-def poor(facts: HostFacts, part: Part = PART) -> list[HostFinding]:
-    return [each for each in judge_host(part, facts) if each.verdict is not Verdict.PASS]
+def host(**changes: Any) -> HostFacts:
+    """One on which an account without root may have units of systemd."""
+    return fakes.host(**{"user_manager": True, "linger": True, **changes})
+
+
+def poor(facts: HostFacts, part: Part = PART, ours: Ours = NOTHING) -> list[HostFinding]:
+    return [each for each in judge_host(part, facts, ours) if each.verdict is not Verdict.PASS]
 
 
 def test_a_host_that_is_fit_passes_every_check_and_none_is_left_out() -> None:
@@ -46,8 +62,8 @@ ONE: dict[str, tuple[HostFacts, Verdict, str, str]] = {
     "an old python": (host(pythons=(((3, 10), "/p"),)), FAIL, "python", "3.10"),
     "a clock that is off": (host(clock_ahead_s=-601.0), FAIL, "clock", "601.0 s behind"),
     "a clock that is a little off": (host(clock_ahead_s=3.0), WARN, "clock", "3.0 s ahead"),
-    "noexec": (host(temp="noexec"), WARN, "temporary files", "may not be executed"),
     "no temporary directory": (host(temp="no"), WARN, "temporary files", "no directory"),
+    "an account that does not linger": (host(linger=False), WARN, "service", "not linger"),
     "little memory": (host(memory_bytes=4 * GB), FAIL, "memory", "4.3 GB"),
     "little memory left": (host(memory_free_bytes=GB), WARN, "memory", "1.1 GB available"),
     "few processors": (host(cpus=2), WARN, "processors", "2"),
@@ -91,6 +107,60 @@ def test_directories_for_state(name: str) -> None:
     assert (found.verdict, found.check.split(" ")[0]) == (verdict, "directory")
     assert seen in found.seen
     assert found.remedy
+
+
+def test_a_directory_that_is_not_there_is_no_fault_unless_it_was_there() -> None:
+    absent = directory("/d1", there="/")
+    facts = host(directories=(directory("/opt/rhinoctl"), absent, directory("/d2")))
+    assert poor(facts) == []
+    (seen,) = [each.seen for each in judge_host(PART, facts) if each.check == "directory /d1"]
+    assert seen.startswith("not there yet; / has ")
+    (found,) = poor(facts, ours=Ours(known=frozenset({"/opt/rhinoctl", "/d1", "/d2"})))
+    assert (found.verdict, found.check) == (FAIL, "directory /d1")
+    assert "is gone" in found.seen
+    assert "mount its disk" in found.remedy
+
+
+def test_nothing_is_executed_in_a_temporary_directory_but_spark_s_libraries() -> None:
+    assert poor(host(temp="noexec"), replace(PART, is_worker=False)) == []
+    (found,) = poor(host(temp="noexec"))
+    assert (found.verdict, found.check) == (WARN, "temporary files")
+    assert "java.io.tmpdir" in found.remedy
+
+
+def test_what_runs_of_ours_is_not_in_its_own_way() -> None:
+    taken = host(ports_taken=frozenset({7470, 7471}))
+    part = replace(PART, ports=(7471, 7470))
+    ours = Ours(listens={7471: "agent"}, installed=True)
+    (found,) = poor(taken, part, ours)
+    assert (found.verdict, found.check) == (FAIL, "port 7470")
+    agent = [each.seen for each in judge_host(part, taken, ours) if each.check == "port 7471"]
+    assert agent == ["our agent listens there"]
+    # To linger from now on would hide what is supervised.
+    (before,) = poor(host(linger=False))
+    (after,) = poor(host(linger=False), ours=ours)
+    assert "check --apply" in before.remedy
+    assert "check --apply" not in after.remedy
+
+
+def test_what_another_cluster_has_is_named() -> None:
+    (found,) = poor(host(), ours=Ours(installed=True, foreign="orders-1f2e"))
+    assert (found.verdict, found.check) == (FAIL, "cluster")
+    assert "orders-1f2e" in found.seen
+
+
+def test_a_network_that_is_another_than_copies_are_placed_for() -> None:
+    slower, unknown = judge_drifts(
+        [
+            Drift(worker="w1", kept=1e9, days=40, now=1e8),
+            Drift(worker="w2", kept=None, days=40, now=1e7),
+        ]
+    )
+    assert (slower.host, slower.check, slower.verdict) == ("w1", "network", WARN)
+    assert "100 MB/s now" in slower.seen
+    assert "1.0 GB/s, as measured 40 days ago" in slower.seen
+    assert "fastest" in unknown.seen
+    assert "check --apply" in slower.remedy
 
 
 def test_what_is_not_known_is_not_taken_for_zero() -> None:

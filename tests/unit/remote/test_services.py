@@ -1,5 +1,6 @@
 """What is decided and written for services; that they run is shown by tests/integration."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rhinoctl.errors import CommandFailed
 from rhinoctl.remote.host import Command, Done
 from rhinoctl.remote.services import (
     NOTHING,
@@ -15,6 +17,7 @@ from rhinoctl.remote.services import (
     Supervised,
     Systemd,
     choose_kind,
+    enable_linger,
     journal,
     keeper_of,
     state_of,
@@ -56,6 +59,35 @@ def test_the_kind_is_chosen_by_what_the_host_has(
     assert ("enable-linger spark" in choice.hint) == (kind is Kind.SUPERVISED and facts.systemd)
     keeper = keeper_of(Recorder({}), facts, sudo=sudo)
     assert isinstance(keeper, Supervised) == (kind is Kind.SUPERVISED)
+
+
+class Stubbed:
+    """This machine, with commands of a test's own before its own."""
+
+    name = "w1"
+
+    def __init__(self, directory: Path, **commands: str) -> None:
+        for name, text in commands.items():
+            (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+            (directory / name).chmod(0o755)
+        self._env = {"PATH": f"{directory}:{os.environ['PATH']}"}
+
+    def run(self, command: Command) -> Done:
+        ended = subprocess.run(command.argv, capture_output=True, env=self._env, timeout=30)
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+
+    def close(self) -> None: ...
+
+
+def test_an_account_is_let_linger_or_told_why_not(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    common = {"id": "echo 4242424", "sleep": "exit 0"}
+    enable_linger(Stubbed(tmp_path, loginctl=f'echo "$@" >{said}', **common), "spark")
+    assert said.read_text() == "--no-ask-password enable-linger spark\n"
+    refusing = Stubbed(tmp_path, loginctl="echo Access denied >&2; exit 1", **common)
+    with pytest.raises(CommandFailed, match="Access denied") as raised:
+        enable_linger(refusing, "spark")
+    assert "sudo loginctl enable-linger spark" in raised.value.remedy
 
 
 def lines_of(service: Service, *, user_unit: bool = False) -> list[str]:
