@@ -10,7 +10,7 @@ from rhinoctl.render.output import emit
 
 
 def version(as_json: Json = False) -> int:
-    """Show the versions of rhinoctl, Python and PySpark."""
+    """Show the versions of rhinoctl, its messages, what it writes on disks, Python and PySpark."""
     emit(ops.read_versions(), as_json, tables.versions_table)
     return Exit.DONE
 

@@ -223,7 +223,7 @@ def test_a_batch_that_cannot_be_applied_is_shown_with_the_operator_s_words(
 
 def test_version(run: Any) -> None:
     image = json.loads(run("version", "--json").stdout)
-    assert image.keys() == {"rhinoctl", "python", "pyspark"}
+    assert image.keys() == {"rhinoctl", "protocol", "format", "python", "pyspark"}
     assert run("version").exit_code == Exit.DONE
 
 
