@@ -42,7 +42,6 @@ fi
 say temp "$temp"
 for process in /proc/[0-9]*; do
     line=$(tr '\0' '\n' <"$process/cmdline" 2>/dev/null) || continue
-    case $line in *rhinoctl.remote.supervisor*) say supervises yes ;; esac
     case $line in *org.apache.spark.deploy.worker.Worker*) ;; *) continue ;; esac
     home=$(tr '\0' '\n' <"$process/environ" 2>/dev/null | sed -n 's/^SPARK_HOME=//p')
     jar=$(ls "$home"/jars/spark-core_*.jar 2>/dev/null | head -n 1)

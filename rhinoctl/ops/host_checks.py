@@ -270,19 +270,16 @@ def _service(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
     remedy = (
         f"`rhinoctl check --apply` lets {facts.user} linger, where the host allows that; or a"
         f" person with root: `sudo loginctl enable-linger {facts.user}` there"
-        if may_linger(part.sudo, facts, ours)
-        else "`rhinoctl start` after a restart of the host; for a unit, what is supervised there"
-        " has to go first: docs/operations/hosts.md"
     )
+    if ours.installed:
+        remedy += "; then `rhinoctl restart`"
     seen = f"supervised, not started with the host: {facts.user} does not linger"
     yield "service", Verdict.WARN, seen, remedy
 
 
-def may_linger(sudo: bool, facts: HostFacts, ours: Ours) -> bool:
-    """Whether an account that does not linger could begin to. Not where anything may be supervised
-    already: it would be looked for among units, and started a second time."""
-    lacks = choose_kind(facts, sudo=sudo).kind is Kind.SUPERVISED and facts.systemd
-    return lacks and not (ours.installed or facts.supervises)
+def lacks_linger(sudo: bool, facts: HostFacts) -> bool:
+    """Whether services could be units if the account lingered."""
+    return choose_kind(facts, sudo=sudo).kind is Kind.SUPERVISED and facts.systemd
 
 
 def _foreign(part: Part, ours: Ours) -> Iterator[Judged]:

@@ -19,7 +19,7 @@ from rhinoctl.config.runs import HostState as HostState
 from rhinoctl.config.runs import Journal, RunState, new_run
 from rhinoctl.errors import RhinoError
 from rhinoctl.ops.deployed import Deployed, Seen
-from rhinoctl.ops.host_checks import HostFinding, Verdict, may_linger
+from rhinoctl.ops.host_checks import HostFinding, Verdict, lacks_linger
 from rhinoctl.ops.steps import make_for_account
 from rhinoctl.protocol.sizes import size
 from rhinoctl.remote.fleet import Fleet
@@ -65,7 +65,7 @@ def plan_mends(
     directories = _missing(cluster, place, seen, failed)
     if directories:
         mends.append(MakeDirectories(directories=directories))
-    if may_linger(place.sudo, seen.facts, seen.ours):
+    if lacks_linger(place.sudo, seen.facts):
         mends.append(Linger(user=seen.facts.user))
     return tuple(mends)
 

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rhinoctl.errors import CommandFailed
-from rhinoctl.remote.host import Command, Host, checked
+from rhinoctl.errors import CommandFailed, HostUnfit
+from rhinoctl.remote.host import Command, Host, checked, succeeded
 
 LOOK_S: Final = 25.0
 REMOVE_S: Final = 300.0
 """Removing the state of a worker may mean removing many files."""
+
+SOMEBODY_S: Final = 9
+"""How `make_directories.sh` ends at a directory that is somebody else's."""
 
 STARTED: Final = "started"
 """The file beside a process's settings with the digest of what it was started with."""
@@ -96,23 +99,29 @@ def make_directories(
     *,
     root: bool,
 ) -> None:
-    """Make directories (path, mode, whether for state) for an account, those above them, too."""
+    """Make directories (path, mode, whether for state) for an account, those above them, too.
+    Raises HostUnfit for one that is somebody else's, which stays as it is, and CommandFailed."""
     arguments = [
         each
         for path, mode, state in directories
         for each in (path, f"{mode:o}", "yes" if state else "no")
     ]
     record = posixpath.join(install_dir, "made")
-    checked(
-        host,
-        Command(
-            argv=("sh", "-s", user, record, *arguments),
-            what="make directories",
-            input=_script("make_directories.sh"),
-            changes=True,
-            root=root,
-        ),
+    command = Command(
+        argv=("sh", "-s", user, record, *arguments),
+        what="make directories",
+        input=_script("make_directories.sh"),
+        changes=True,
+        root=root,
     )
+    done = host.run(command)
+    if done.exit_code == SOMEBODY_S:
+        raise HostUnfit(
+            f"{host.name}: {done.stderr.decode('utf-8', 'replace').strip()}",
+            remedy=f"name an empty or a new directory, such as one below it; or, if all in it may"
+            f" be {user}'s, give it to {user} by hand (`chown`)",
+        )
+    succeeded(host, command, done)
 
 
 def remove_deployed(

@@ -54,8 +54,7 @@ class HostFacts:
     `clock_error_s`; `pythons` are versions and paths; `spark` are the versions of Spark's workers
     that run there, empty for one that does not say; `temp`: whether there is a directory for
     temporary files: yes, no, or noexec if nothing can be executed in /tmp. `user_manager`: systemd
-    looks after services of the account; `linger`: also while it is not logged in;
-    `supervises`: a supervisor of ours runs, of whichever cluster and account."""
+    looks after services of the account; `linger`: also while it is not logged in."""
 
     user: str
     uid: int
@@ -80,7 +79,6 @@ class HostFacts:
     home: str = ""
     user_manager: bool = False
     linger: bool = False
-    supervises: bool = False
 
 
 def ask_facts(
@@ -155,7 +153,6 @@ def _facts(
         home=one.get("home", ""),
         user_manager=one.get("user_manager") == "yes",
         linger=one.get("linger") == "yes",
-        supervises=one.get("supervises") == "yes",
     )
 
 

@@ -74,7 +74,11 @@ class Host(Protocol):
 
 def checked(host: Host, command: Command) -> Done:
     """Run a command that has to succeed. Raises CommandFailed with what it said."""
-    done = host.run(command)
+    return succeeded(host, command, host.run(command))
+
+
+def succeeded(host: Host, command: Command, done: Done) -> Done:
+    """How a command ended that had to succeed. Raises CommandFailed with what it said."""
     if done.exit_code:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
         said = said if len(said) <= SHOWN else f"… {said[-SHOWN:]}"

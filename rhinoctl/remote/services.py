@@ -114,13 +114,60 @@ class Keeper(Protocol):
 
 
 def keeper_of(host: Host, facts: HostFacts, *, sudo: bool) -> Keeper:
-    """Who keeps services on a host (`choose_kind`)."""
+    """Who keeps services on a host (`choose_kind`). Without root an account may have begun to
+    linger, or may not linger any more, since a service was started: what runs the other way is
+    found, too."""
     kind = choose_kind(facts, sudo=sudo).kind
-    if kind is Kind.SUPERVISED:
-        return Supervised(host, python=python_of(facts)[1], root=sudo)
     if kind is Kind.SYSTEMD:
         return Systemd(host, root=sudo)
-    return Systemd(host, root=False, user_units=f"{facts.home}/{USER_UNITS}", uid=facts.uid)
+    supervised = Supervised(host, python=python_of(facts)[1], root=sudo)
+    if not facts.systemd:
+        return supervised
+    units = Systemd(host, root=False, user_units=f"{facts.home}/{USER_UNITS}", uid=facts.uid)
+    if kind is Kind.SUPERVISED:
+        return Either(supervised, units) if facts.user_manager else supervised
+    return Either(units, supervised)
+
+
+class Either:
+    """Two ways in which a service may be kept (`Keeper`): the first is how one is started, and what
+    the second keeps goes on until it is ended."""
+
+    def __init__(self, first: Keeper, second: Keeper) -> None:
+        self._first = first
+        self._second = second
+
+    def define(self, service: Service) -> bool:
+        return self._first.define(service)
+
+    def start(self, service: Service) -> ServiceState:
+        found = self._second.state(service)
+        if found.kept:
+            return found
+        if found != NOTHING:
+            self._second.remove(service, MARGIN_S)
+        return self._first.start(service)
+
+    def stop(self, service: Service, patience_s: float) -> ServiceState:
+        return self._by(service).stop(service, patience_s)
+
+    def state(self, service: Service) -> ServiceState:
+        return self._by(service).state(service)
+
+    def logs(self, service: Service, lines: int = 100, after: str = "") -> Log:
+        return self._by(service).logs(service, lines, after)
+
+    def remove(self, service: Service, patience_s: float) -> None:
+        self._second.remove(service, patience_s)
+        self._first.remove(service, patience_s)
+
+    def _by(self, service: Service) -> Keeper:
+        """Who keeps it running, or did last, or would."""
+        first, second = self._first.state(service), self._second.state(service)
+        if first.running or first.kept or second == NOTHING:
+            return self._first
+        runs = second.running or second.kept
+        return self._second if runs or first == NOTHING else self._first
 
 
 _LINGER = """\

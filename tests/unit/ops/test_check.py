@@ -235,16 +235,15 @@ def test_an_account_lingers_by_its_own_wish(world: World) -> None:
     assert not world.hosts["w2"].asked("let")
 
 
-def test_nothing_lingers_that_may_be_supervised_already(world: World) -> None:
-    """Once it lingers, a unit would be looked for, and what runs would be started again beside
-    itself."""
+def test_an_account_may_linger_also_where_services_are_supervised(world: World) -> None:
+    """They go on, and are found (`rhinoctl.remote.services.Either`)."""
     world.hosts["w1"].facts = dict(SYSTEMD)
-    world.hosts["w2"].facts = {**SYSTEMD, "supervises": "yes"}  # of another cluster
     world.install("w1")
+    (before,) = [f for f in world.check().findings if (f.host, f.check) == ("w1", "service")]
+    assert before.verdict is Verdict.WARN
+    assert before.remedy.endswith("then `rhinoctl restart`")
     world.apply()
-    assert not any(host.asked("let") for host in world.hosts.values())
-    (found,) = [f for f in world.check().findings if (f.host, f.check) == ("w1", "service")]
-    assert found.verdict is Verdict.WARN
+    assert world.hosts["w1"].asked("let spark linger")
 
 
 def test_what_cannot_be_mended_stands_in_the_way_of_nothing(world: World) -> None:

@@ -11,25 +11,11 @@ from rhinoctl.remote import network
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Command, Done
 from rhinoctl.remote.network import Stop, Stretch, measure
+from tests.fakes.local_host import LocalHost
 from tests.integration.real_hosts import free_port
 
 
-class Here:
-    """A host that is this machine."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def run(self, command: Command) -> Done:
-        ended = subprocess.run(
-            command.argv, input=command.input, capture_output=True, timeout=command.timeout_s
-        )
-        return Done(ended.returncode, ended.stdout, ended.stderr)
-
-    def close(self) -> None: ...
-
-
-class Gone(Here):
+class Gone(LocalHost):
     def run(self, command: Command) -> Done:
         raise HostUnreachable(f"{self.name}: no answer", remedy="see it")
 
@@ -45,8 +31,8 @@ def stop(name: str, address: str = "127.0.0.1") -> Stop:
 
 
 def rounds(*stops: Stop, gone: str = "") -> tuple[Stretch, ...]:
-    hosts = {s.name: Gone(s.name) if s.name == gone else Here(s.name) for s in stops}
-    with Fleet[Here](hosts, {}) as fleet:
+    hosts = {s.name: Gone(s.name) if s.name == gone else LocalHost(s.name) for s in stops}
+    with Fleet[LocalHost](hosts, {}) as fleet:
         return measure(fleet, stops)
 
 
@@ -81,12 +67,15 @@ def test_a_port_that_is_taken_is_said() -> None:
     assert found[1].fault == ""
 
 
-def test_a_stranger_is_hung_up_on_and_disturbs_nothing() -> None:
+def test_a_stranger_is_hung_up_on_and_disturbs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes without the secret are not counted."""
+    monkeypatch.setattr(network, "SECONDS", 0.5)
     a, b = stop("a"), stop("b")
     stranger = subprocess.Popen(
         ["python3", "-c", _STRANGER, str(b.port)], stdout=subprocess.PIPE, text=True
     )
+    assert stranger.stdout is not None
+    assert stranger.stdout.readline() == "knocks\n"
     try:
         found = rounds(a, b)
     finally:
@@ -97,6 +86,7 @@ def test_a_stranger_is_hung_up_on_and_disturbs_nothing() -> None:
 
 _STRANGER = """
 import socket, sys, time
+print("knocks", flush=True)
 end = time.monotonic() + 5
 while time.monotonic() < end:
     try:

@@ -12,6 +12,7 @@ from rhinoctl.errors import CommandFailed
 from rhinoctl.remote.host import Command, Done
 from rhinoctl.remote.services import (
     NOTHING,
+    Either,
     Kind,
     Service,
     Supervised,
@@ -58,7 +59,11 @@ def test_the_kind_is_chosen_by_what_the_host_has(
     assert choice.kind is kind
     assert ("enable-linger spark" in choice.hint) == (kind is Kind.SUPERVISED and facts.systemd)
     keeper = keeper_of(Recorder({}), facts, sudo=sudo)
-    assert isinstance(keeper, Supervised) == (kind is Kind.SUPERVISED)
+    assert isinstance(keeper, Either) == (
+        facts.systemd and not sudo and facts.uid != 0 and facts.user_manager
+    )
+    if not isinstance(keeper, Either):
+        assert isinstance(keeper, Supervised) == (kind is Kind.SUPERVISED)
 
 
 class Stubbed:
@@ -155,6 +160,74 @@ class Recorder:
 
     def changed(self) -> list[str]:
         return [command.what for command in self.ran if command.changes]
+
+
+class Shelf:
+    """A keeper (`Keeper`) that says how a service is, and notes what it is asked to do."""
+
+    def __init__(self, state: ServiceState = NOTHING) -> None:
+        self.kept = state
+        self.did: list[str] = []
+
+    def define(self, service: Service) -> bool:
+        self.did.append("define")
+        return True
+
+    def start(self, service: Service) -> ServiceState:
+        self.did.append("start")
+        self.kept = RUNS
+        return self.kept
+
+    def stop(self, service: Service, patience_s: float) -> ServiceState:
+        self.did.append("stop")
+        self.kept = ENDED
+        return self.kept
+
+    def state(self, service: Service) -> ServiceState:
+        return self.kept
+
+    def logs(self, service: Service, lines: int = 100, after: str = "") -> Log:
+        return Log(lines=(str(self.kept.pid),), cursor="")
+
+    def remove(self, service: Service, patience_s: float) -> None:
+        self.did.append("remove")
+        self.kept = NOTHING
+
+
+RUNS = ServiceState(running=True, kept=True, pid=7)
+ENDED = ServiceState(running=False, kept=False, last_line="it is over")
+
+
+def test_what_is_kept_the_other_way_is_found_and_left_alone() -> None:
+    """An account that begins to linger has its services supervised still."""
+    units, supervised = Shelf(), Shelf(RUNS)
+    either = Either(units, supervised)
+    assert either.state(AGENT) == RUNS
+    assert either.logs(AGENT).lines == ("7",)
+    assert either.start(AGENT) == RUNS
+    assert (units.did, supervised.did) == ([], [])
+
+
+def test_what_was_kept_the_other_way_is_kept_the_first_way_once_it_is_restarted() -> None:
+    units, supervised = Shelf(), Shelf(RUNS)
+    either = Either(units, supervised)
+    either.stop(AGENT, 5)
+    assert either.state(AGENT) == ENDED
+    either.define(AGENT)
+    assert either.start(AGENT) == RUNS
+    assert (units.did, supervised.did) == (["define", "start"], ["stop", "remove"])
+    either.remove(AGENT, 5)
+    assert either.state(AGENT) == NOTHING
+
+
+def test_without_anything_of_the_other_way_there_is_only_the_first() -> None:
+    units, supervised = Shelf(), Shelf()
+    either = Either(units, supervised)
+    either.define(AGENT)
+    either.start(AGENT)
+    either.stop(AGENT, 5)
+    assert either.state(AGENT) == ENDED
+    assert (units.did, supervised.did) == (["define", "start", "stop"], [])
 
 
 SHOWN = (

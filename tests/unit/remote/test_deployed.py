@@ -1,0 +1,65 @@
+"""The directories of a deployment, made on this machine as a host."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rhinoctl import errors
+from rhinoctl.remote.deployed import make_directories
+from tests.fakes.local_host import LocalHost
+
+ROOT, OTHER, THIRD = 0, 1, 2
+"""Accounts: root, and two that every Debian has (daemon, bin)."""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other accounts")
+
+
+def owners(*paths: Path) -> list[int]:
+    return [path.stat().st_uid for path in paths]
+
+
+def make(tmp_path: Path, disk: Path, user: str = "daemon") -> None:
+    wanted = [(str(tmp_path / "opt"), 0o755, False), (str(disk), 0o700, True)]
+    make_directories(LocalHost(), str(tmp_path / "opt"), user, wanted, root=False)
+
+
+def test_what_is_new_is_the_account_s_and_written_down(tmp_path: Path) -> None:
+    disk = tmp_path / "data" / "rhino"
+    make(tmp_path, disk)
+    assert owners(disk, tmp_path / "opt") == [OTHER, OTHER]
+    assert disk.stat().st_mode & 0o777 == 0o700
+    record = (tmp_path / "opt" / "made").read_text().split("\n")
+    assert {f"new {disk}", f"new {disk.parent}", f"new {tmp_path / 'opt'}"} <= {*record}
+
+
+def test_one_that_somebody_else_has_something_in_is_left_alone(tmp_path: Path) -> None:
+    disk = tmp_path / "data"
+    disk.mkdir(mode=0o750)
+    (disk / "theirs").mkdir()
+    os.chown(disk / "theirs", THIRD, THIRD)
+    with pytest.raises(errors.HostUnfit, match="data belongs to root, and there is something in"):
+        make(tmp_path, disk)
+    assert owners(disk, disk / "theirs") == [ROOT, THIRD]
+    assert disk.stat().st_mode & 0o777 == 0o750
+    assert "data" not in (tmp_path / "opt" / "made").read_text()
+
+
+def test_the_top_of_a_file_system_is_taken_though_lost_files_have_a_place_there(
+    tmp_path: Path,
+) -> None:
+    disk = tmp_path / "data"
+    (disk / "lost+found").mkdir(parents=True)
+    make(tmp_path, disk)
+    assert owners(disk, disk / "lost+found") == [OTHER, ROOT]
+    assert f"had {disk}" in (tmp_path / "opt" / "made").read_text().split("\n")
+
+
+def test_state_goes_with_the_cluster_to_another_account(tmp_path: Path) -> None:
+    disk = tmp_path / "data"
+    disk.mkdir()
+    make(tmp_path, disk)
+    (disk / "state").touch()
+    os.chown(disk / "state", OTHER, OTHER)
+    make(tmp_path, disk, user="bin")
+    assert owners(disk, disk / "state") == [THIRD, THIRD]
