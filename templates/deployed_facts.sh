@@ -7,7 +7,10 @@ say identity "$(head -n 1 "$top/cluster" 2>/dev/null)"
 say current "$(basename "$(readlink "$top/current" 2>/dev/null)" 2>/dev/null)"
 for release in "$top"/versions/*; do
     case $release in *.new) continue ;; esac
-    if [ -d "$release" ]; then say release "$(basename "$release")"; fi
+    [ -d "$release" ] || continue
+    name=$(basename "$release")
+    say release "$name"
+    while IFS= read -r line; do say "release.$name" "$line"; done 2>/dev/null <"$release/release"
 done
 while IFS= read -r made; do say made "$made"; done 2>/dev/null <"$top/made"
 for started in "$top"/*/started; do

@@ -277,7 +277,7 @@ class Deployment:
         environment = platforms[platform]
         if isinstance(environment, RhinoError):
             raise environment
-        check_release(looked, environment.version)
+        check_release(looked, environment.speaks)
         self._environments[place.host] = environment
         return plan_host(target(cluster, place, environment.name), found_on(looked))
 

@@ -47,6 +47,7 @@ from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import HostFacts, ask_facts
 from rhinoctl.remote.host import Host
+from rhinoctl.remote.spoken import Spoken, obstacle, spoken_by
 from rhinoctl.remote.supervised import ServiceState
 
 WHILE_RUNNING: Final = frozenset({"platform", "python", "user", "machine"})
@@ -312,18 +313,14 @@ def check_machine(cluster: Deployed, looked: Looked) -> None:
         )
 
 
-def check_release(looked: Looked, version: str) -> None:
-    """Raise HostUnfit where a newer version runs than ours: we may not read what it has written."""
-    there = looked.deployed.current.rpartition("-")[0]
-    if _numbers(there) > _numbers(version):
-        raise HostUnfit(
-            f"{looked.place.host}: it has rhinoctl {there}, and this is {version}",
-            remedy="deploy with that version, or a later one",
-        )
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]
+def check_release(looked: Looked, ours: Spoken, *, back: bool = False) -> None:
+    """Raise HostUnfit where ours may not take the place of the release that is there: we may not
+    read what that has written, or not be understood by what runs elsewhere."""
+    current = looked.deployed.current
+    there = looked.deployed.releases.get(current, spoken_by(current))
+    found = obstacle(there, ours, back=back) if current else None
+    if found is not None:
+        raise HostUnfit(f"{looked.place.host}: {found.why}", remedy=found.remedy)
 
 
 def member_of(looked: Looked) -> Member | None:

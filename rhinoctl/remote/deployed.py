@@ -9,6 +9,7 @@ from typing import Final
 
 from rhinoctl.errors import CommandFailed, HostUnfit
 from rhinoctl.remote.host import Command, Host, checked, succeeded
+from rhinoctl.remote.spoken import Spoken, spoken_by
 
 LOOK_S: Final = 25.0
 REMOVE_S: Final = 300.0
@@ -23,14 +24,14 @@ STARTED: Final = "started"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedFacts:
-    """What a host said. `directories` and `files` have mode and owner, and mode and SHA-256, by
-    path; `made` are directories that a deployment made, `had` those of state that it found;
-    `started` are digests by role."""
+    """What a host said. `releases` are those that are whole, with what each speaks. `directories`
+    and `files` have mode and owner, and mode and SHA-256, by path; `made` are directories that a
+    deployment made, `had` those of state that it found; `started` are digests by role."""
 
     user: str
     identity: str
     current: str
-    releases: tuple[str, ...]
+    releases: Mapping[str, Spoken]
     made: frozenset[str]
     had: frozenset[str]
     started: Mapping[str, str]
@@ -67,7 +68,10 @@ def ask_deployed(
         user=said.get("user", [""])[0],
         identity=said.get("identity", [""])[0].strip(),
         current=said.get("current", [""])[0],
-        releases=tuple(said.get("release", ())),
+        releases={
+            name: spoken_by(name, said.get(f"release.{name}", ()))
+            for name in said.get("release", ())
+        },
         made=frozenset(path for kind, path in made if kind == "new"),
         had=frozenset(path for kind, path in made if kind == "had"),
         started={

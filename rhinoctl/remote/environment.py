@@ -1,7 +1,8 @@
 """What is put on hosts: one archive a platform, made from this very installation.
 
 Hosts need no internet and no package of their own but the interpreter. An archive has `site/`, with
-rhinoctl and everything that it depends on, and `run`, which starts a module of it.
+rhinoctl and everything that it depends on, `run`, which starts a module of it, and `release`, which
+says what it speaks (`rhinoctl.remote.spoken`).
 
 Invariants:
 
@@ -22,7 +23,6 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from rhinoctl import __version__
 from rhinoctl.errors import EnvironmentNotBuilt
 from rhinoctl.remote.packages import (
     DISTRIBUTION,
@@ -35,15 +35,17 @@ from rhinoctl.remote.packages import (
     our_files,
     this_platform,
 )
+from rhinoctl.remote.spoken import FILE, OURS, Spoken
 from rhinoctl.remote.wheels import Say, fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """An archive: `digest` is of its contents, `sha256` of the file itself, `size` in bytes."""
+    """An archive: what it `speaks`, `digest` of its contents, `sha256` of the file itself, `size`
+    in bytes."""
 
     platform: Platform
-    version: str
+    speaks: Spoken
     digest: str
     archive: Path
     sha256: str
@@ -52,7 +54,7 @@ class Environment:
     @property
     def name(self) -> str:
         """What it is called on hosts, too: version and digest."""
-        return release_name(self.version, self.digest)
+        return release_name(self.speaks.version, self.digest)
 
 
 def release_name(version: str, digest: str) -> str:
@@ -67,7 +69,7 @@ def build_environment(platform: Platform, cache: Path, say: Say) -> Environment:
     what is installed here fits.
     """
     needed = closure(DISTRIBUTION, platform)
-    entries = [*our_files(), _launcher()]
+    entries = [*our_files(), _launcher(), Entry(FILE, OURS.text().encode())]
     if _fits(needed, platform):
         for dist in needed.found:
             entries += files_of(dist)
@@ -113,14 +115,14 @@ def write_archive(
     ordered = sorted(files.values())
     digest = content_digest(ordered)
     cache.mkdir(parents=True, exist_ok=True)
-    archive = cache / f"{release_name(__version__, digest)}.tar.gz"
+    archive = cache / f"{release_name(OURS.version, digest)}.tar.gz"
     sha256 = _known(archive)
     if sha256 is None:
         say(f"packing {len(ordered)} files for {platform}")
         sha256 = _pack(ordered, archive)
     return Environment(
         platform=platform,
-        version=__version__,
+        speaks=OURS,
         digest=digest,
         archive=archive,
         sha256=sha256,

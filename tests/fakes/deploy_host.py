@@ -12,6 +12,7 @@ from threading import BoundedSemaphore
 from rhinoctl.protocol import codec
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Command, Done, Host
+from rhinoctl.remote.spoken import Spoken
 from rhinoctl.remote.supervised import ServiceState
 
 FACTS = {
@@ -45,7 +46,7 @@ DIRECTORY = {
 @dataclass
 class FakeHost:
     """`facts` are what it says of itself beside the usual; before a command is run, `before` may
-    raise, and so be a fault in its place."""
+    raise, and so be a fault in its place. Releases in `spoken` have a file that says so."""
 
     name: str
     facts: dict[str, str] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class FakeHost:
     made: list[str] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
     current: str = ""
+    spoken: dict[str, Spoken] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
     crashes: bool = False
     closed: bool = False
@@ -80,6 +82,10 @@ class FakeHost:
     def changed(self) -> bool:
         """Whether any command was to change it."""
         return any(command.changes for command in self.commands)
+
+    def pid_of(self, role: str) -> int:
+        """The process of a role, 0 if it does not run."""
+        return next((pid for name, pid in self.running.items() if name.endswith(role)), 0)
 
     # --- what it knows, by the first word of what a command is for --------------------------------
 
@@ -109,7 +115,9 @@ class FakeHost:
             f"identity\t{identity.decode()}".rstrip(),
             f"current\t{self.current}",
         ]
-        lines += [f"release\t{each}" for each in self.releases]
+        for each in self.releases:
+            said = self.spoken[each].text() if each in self.spoken else ""
+            lines += [f"release\t{each}", *(f"release.{each}\t{s}" for s in said.splitlines())]
         lines += [f"made\t{each}" for each in self.made]
         for role in ("controller", "agent"):
             if f"{top}/{role}/started" in self.files:

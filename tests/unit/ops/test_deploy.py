@@ -40,6 +40,7 @@ from rhinoctl.protocol.views import Health, StatusView, WorkerView
 from rhinoctl.remote.environment import Environment
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.packages import Platform
+from rhinoctl.remote.spoken import Spoken
 from rhinoctl.remote.ssh import Login
 from tests.fakes.deploy_host import FakeHost, fleet_of_fakes
 
@@ -80,7 +81,10 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.inventory = directory / "inventory.yml"
         self.inventory.write_text(INVENTORY)
-        self.hosts = {name: FakeHost(name) for name in ("controller", "w1", "w2")}
+        self.spoken: dict[str, Spoken] = {}
+        self.hosts = {
+            name: FakeHost(name, spoken=self.spoken) for name in ("controller", "w1", "w2")
+        }
         self.heard = Heard()
         self.plans: list[DeployView] = []
         self.release = "1-a"
@@ -102,7 +106,7 @@ class World:
         version, _, digest = self.release.partition("-")
         return Environment(
             platform=platform,
-            version=version,
+            speaks=self.spoken.get(self.release) or Spoken(version=version),
             digest=digest,
             archive=cache / "a",
             sha256="0",
@@ -118,7 +122,7 @@ class World:
                 address="",
                 health=Health.OK if host.running and name not in self.sick else Health.DOWN,
                 seen_s=0.0,
-                pid=1,
+                pid=host.pid_of("agent"),
                 free_bytes=0,
                 instances=0,
                 vnodes_owned=0,

@@ -87,7 +87,7 @@ class Members(World):
                 address="",
                 health=Health.OK if self.hosts[name].running else Health.DOWN,
                 seen_s=0.0,
-                pid=1,
+                pid=self.hosts[name].pid_of("agent"),
                 free_bytes=0,
                 instances=0,
                 vnodes_owned=0,
