@@ -3,7 +3,7 @@ part."""
 
 import posixpath
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from threading import Event
@@ -21,12 +21,21 @@ from rhinoctl.config.deployment import (
     WriteFiles,
     controller_url,
 )
-from rhinoctl.errors import DeadlineExceeded, HostLost, NotRunning, NotTried, RhinoError
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    HostLost,
+    NotRunning,
+    NotTried,
+    RhinoError,
+    UnknownJob,
+)
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.deployed import Deployed, Looked
+from rhinoctl.ops.groups import full_copies, is_good, wanted_copies
 from rhinoctl.ops.local import not_back
 from rhinoctl.ops.processes import Process
-from rhinoctl.protocol.views import StatusView
+from rhinoctl.ops.vnodes import format_vnodes
+from rhinoctl.protocol.views import GroupsRequest, GroupsView, StatusView
 from rhinoctl.remote.deployed import STARTED, make_directories
 from rhinoctl.remote.environment import Environment
 from rhinoctl.remote.host import Host, write_file
@@ -95,7 +104,8 @@ def make_for_account(
 
 
 class Health:
-    """Whether what was started does its part: the controller answers, an agent reports to it."""
+    """Whether what was started does its part: the controller answers, an agent reports to it; with
+    `groups`, whether every copy is there and full, too."""
 
     def __init__(
         self,
@@ -103,11 +113,14 @@ class Health:
         interrupted: Event,
         status: Callable[[Deployed], StatusView],
         health_s: float = HEALTH_S,
+        *,
+        groups: Callable[[Deployed], tuple[GroupsView, ...]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._interrupted = interrupted
         self._status = status
         self._health_s = health_s
+        self._groups = groups
         self.controller = controller_url(cluster.inventory)
 
     def wait(self, host: Host, process: Process, place: Place, role: Role) -> None:
@@ -115,10 +128,10 @@ class Health:
         last words, and DeadlineExceeded if it stays and is silent for too long."""
         deadline = time.monotonic() + self._health_s
         while True:
-            why = self._why_not(place, role)
+            state = process.state(host)
+            why = self._why_not(place, role, state.pid)
             if why is None:
                 return
-            state = process.state(host)
             if not state.kept or state.restarts >= STARTS_MAX:
                 raise process.ended(state)
             if time.monotonic() > deadline:
@@ -133,7 +146,7 @@ class Health:
                     remedy="repeat the command: it goes on where this one stopped",
                 )
 
-    def _why_not(self, place: Place, role: Role) -> str | None:
+    def _why_not(self, place: Place, role: Role, pid: int) -> str | None:
         try:
             status = self._status(self._cluster)
         except (NotRunning, DeadlineExceeded) as fault:
@@ -143,7 +156,9 @@ class Health:
         known = [each for each in status.workers if each.id == place.worker.id]
         if not known:
             return "the controller does not know its worker: its settings are of another inventory"
-        return "it has not reported to the controller" if not_back(known) else None
+        # What the one before it has said last may still be the newest that the controller knows.
+        heard = all(each.pid == pid for each in known)
+        return None if heard and not not_back(known) else "it has not reported to the controller"
 
     def troubles(self) -> frozenset[str]:
         """What the controller says is not as it is to be: workers, instances, copies, operations
@@ -157,20 +172,56 @@ class Health:
                 found.append(f"job {job.name} lacks copies")
             poor = [each.id for each in job.instances if not each.ready]
             found += [f"instance {each} of job {job.name} is not ready" for each in poor]
+        for view in self._chains():
+            if full_copies(view) < wanted_copies(view):
+                found.append(f"job {view.job} lacks copies")
         return frozenset(found)
+
+    def worse(
+        self,
+        before: frozenset[str],
+        patience_s: float,
+        tell: Callable[[str], object] = lambda text: None,
+    ) -> frozenset[str]:
+        """Wait until nothing is worse than before; what still is after so long. `tell` hears what
+        is waited for. Raises what `troubles` does."""
+        deadline = time.monotonic() + patience_s
+        told = frozenset[str]()
+        while worse := self.troubles() - before:
+            if time.monotonic() > deadline:
+                return worse
+            if worse != told:
+                tell(f"waiting: {', '.join(sorted(worse))}")
+                told = worse
+            self._interrupted.wait(LOOK_S)
+        return frozenset()
 
     def settle(self, host: str, before: frozenset[str], patience_s: float) -> None:
         """Wait until nothing is worse than before the first restart. Raises NotTried if that takes
         too long, and what `troubles` does."""
-        deadline = time.monotonic() + patience_s
-        while worse := self.troubles() - before:
-            if time.monotonic() > deadline:
-                raise NotTried(
-                    f"{host}: its agent was not restarted: {', '.join(sorted(worse))}",
-                    remedy="see `rhinoctl status`; once that is well, repeat the command: it goes"
-                    " on where this one stopped",
+        worse = self.worse(before, patience_s)
+        if worse:
+            raise not_restarted(host, worse)
+
+    def stranded(self, workers: Sequence[str]) -> frozenset[str]:
+        """The vnodes of jobs with copies that have no full copy, or owner, but on these workers.
+        Raises NotRunning and its like."""
+        found = set()
+        for view in self._chains():
+            lost = [
+                group.vnode
+                for group in view.groups
+                if {group.worker, *(m.worker for m in group.members if is_good(m))} <= {*workers}
+            ]
+            if lost:
+                found.add(
+                    f"vnode {format_vnodes(lost)} of job {view.job} has no full copy but on"
+                    f" {', '.join(workers)}"
                 )
-            self._interrupted.wait(LOOK_S)
+        return frozenset(found)
+
+    def _chains(self) -> tuple[GroupsView, ...]:
+        return () if self._groups is None else self._groups(self._cluster)
 
     def controller_is_silent(self) -> RhinoError | None:
         """Why the controller does not answer; None if it does."""
@@ -190,3 +241,28 @@ def read_status(cluster: Deployed) -> StatusView:
     """What the controller says, asked as the operator. Raises NotRunning and its like."""
     with connect(str(cluster.home.directory)) as client:
         return client.status()
+
+
+def read_groups(cluster: Deployed) -> tuple[GroupsView, ...]:
+    """The chains of all jobs that want copies and have had a batch, asked as the operator. Before
+    the first one there is no state, and an agent that was restarted tells of no copies. Raises
+    NotRunning and its like."""
+    found = []
+    with connect(str(cluster.home.directory)) as client:
+        for job in client.jobs().jobs:
+            if not job.replication or job.batch is None:
+                continue
+            try:
+                found.append(client.groups(job.name, GroupsRequest()))
+            except UnknownJob:
+                continue  # it was deleted meanwhile
+    return tuple(found)
+
+
+def not_restarted(host: str, why: Iterable[str]) -> NotTried:
+    """The error about a host on which what runs goes on as it is."""
+    return NotTried(
+        f"{host}: what runs there was not restarted: {', '.join(sorted(why))}",
+        remedy="see `rhinoctl status`; once that is well, repeat the command: it goes on where this"
+        " one stopped",
+    )

@@ -36,7 +36,7 @@ from rhinoctl.ops.deploy import (
 )
 from rhinoctl.ops.deployed import Deployed, clusters_directory
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import Health, StatusView, WorkerView
+from rhinoctl.protocol.views import GroupsView, Health, StatusView, WorkerView
 from rhinoctl.remote.environment import Environment
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.packages import Platform
@@ -96,6 +96,7 @@ class World:
             open_fleet=lambda inventory, login: fleet_of_fakes(self.hosts),
             build=self._build,
             status=self._status,
+            groups=self._groups,
             settle_s=1.0,
             health_s=1.0,
         )
@@ -134,6 +135,9 @@ class World:
         return StatusView(
             cluster="", health=Health.OK, workers=workers, jobs=(), operations=(), findings=()
         )
+
+    def _groups(self, cluster: Deployed) -> tuple[GroupsView, ...]:
+        return ()
 
     def deploy(self, *limit: str, dry_run: bool = False) -> DeployView:
         request = DeployRequest(inventory=self.inventory, limit=limit, dry_run=dry_run)

@@ -1,0 +1,538 @@
+"""A deployment on its way: hosts are looked at, what is missing becomes a plan, the plan is done.
+
+All that touches no process is done on all hosts at once, then the controller is started, then the
+agents. A host that fails is left where it is and named; the others go on, or are left as they are
+where that would take away twice what is to be there. Nothing is taken back.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Final, Protocol
+
+from rhinoctl.config.deployment import (
+    HostPlan,
+    Role,
+    StartService,
+    Step,
+    SwitchEnvironment,
+    check_identity,
+    plan_host,
+    words,
+)
+from rhinoctl.config.inventory import Inventory
+from rhinoctl.config.rates import ago
+from rhinoctl.config.runs import HostState, Journal, RunState
+from rhinoctl.errors import NotTried, RhinoError
+from rhinoctl.ops.access import write_accesses
+from rhinoctl.ops.deployed import (
+    Deployed,
+    Looked,
+    check_fit,
+    check_machine,
+    check_release,
+    clusters_directory,
+    found_on,
+    look_at_all,
+    member_of,
+    target,
+)
+from rhinoctl.ops.hosts import fleet_of
+from rhinoctl.ops.steps import (
+    HEALTH_S,
+    SETTLE_S,
+    Health,
+    Tools,
+    not_restarted,
+    perform,
+    read_groups,
+    read_status,
+    unwell,
+)
+from rhinoctl.protocol.views import GroupsView, StatusView
+from rhinoctl.remote.environment import Environment, build_environment
+from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.host import Audited, Host, Stoppable
+from rhinoctl.remote.packages import Platform, platform_of
+from rhinoctl.remote.ssh import Login
+
+UNREACHED: Final = frozenset(
+    {"host-unreachable", "host-lost", "jump-failed", "login-refused", "login-shell-ended"}
+    | {"host-key-unknown", "host-key-changed"}
+)
+"""Codes of errors after which a host is unreachable; with any other it has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a deployment acts through: hosts, the making of releases, the controller's word."""
+
+    open_fleet: Callable[[Inventory, Login], Fleet[Host]] = fleet_of
+    build: Callable[[Platform, Path, Callable[[str], None]], Environment] = build_environment
+    status: Callable[[Deployed], StatusView] = read_status
+    groups: Callable[[Deployed], tuple[GroupsView, ...]] = read_groups
+    health_s: float = HEALTH_S
+    settle_s: float = SETTLE_S
+
+
+REAL: Final = Means()
+
+Waves = Callable[[Sequence[str]], Sequence[tuple[str, ...]]]
+"""Agents that are to be restarted, as those that may be away at once, one such wave after the
+other."""
+
+
+def one_by_one(hosts: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    """The waves of a deployment: no two agents are away at once."""
+    return [(host,) for host in hosts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How what runs is restarted. `strict`: only while all is well and every copy is full, and not
+    only as well as before; agents only after the controller, and none after one that failed.
+    `back`: an older release may take a newer one's place, if it understands what that wrote."""
+
+    waves: Waves = one_by_one
+    strict: bool = False
+    back: bool = False
+
+
+DEPLOY: Final = Rollout()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    """A host of a deployment: its steps, and one reason with its remedy if it was not done.
+    `restarts`: a process that runs is, or was, ended and started; `seconds`: when it was done."""
+
+    host: str
+    roles: tuple[str, ...]
+    state: HostState
+    steps: tuple[str, ...] = ()
+    restarts: bool = False
+    code: str = ""
+    reason: str = ""
+    remedy: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployView:
+    """A deployment, planned or done. `run` names its account, empty if nothing had to be done;
+    `unwell` says what an upgrade left that was well before, though every host was done."""
+
+    file: str
+    cluster: str
+    identity: str
+    controller: str
+    hosts: tuple[HostView, ...]
+    run: str = ""
+    dry_run: bool = False
+    seconds: float = 0.0
+    unwell: tuple[str, ...] = ()
+
+    def of(self, *states: HostState) -> list[HostView]:
+        """The hosts in some states."""
+        return [host for host in self.hosts if host.state in states]
+
+
+class Progress(Protocol):
+    """Who hears how far it is; called from several threads."""
+
+    def say(self, text: str) -> None:
+        """Something about all of it."""
+
+    def began(self, run: str) -> None:
+        """It is being carried out, under this name."""
+
+    def at(self, host: str, what: str) -> None:
+        """A step on a host has begun."""
+
+    def ended(self, host: HostView) -> None:
+        """A host has come to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSeen:
+    """What is known of a host before it is changed: how it is, the release for it, the plan, and
+    why it cannot be deployed to; each None if there is none."""
+
+    looked: Looked | None
+    environment: Environment | None
+    plan: HostPlan | None
+    fault: RhinoError | None
+
+
+class Deployment:
+    """The hosts of one deployment, each with its plan, or the error that it ended with."""
+
+    def __init__(
+        self,
+        cluster: Deployed,
+        fleet: Fleet[Host],
+        progress: Progress,
+        means: Means,
+        rollout: Rollout = DEPLOY,
+    ) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._progress = progress
+        self._means = means
+        self._rollout = rollout
+        self._began = time.monotonic()
+        self._looked: dict[str, Looked] = {}
+        self._environments: dict[str, Environment] = {}
+        self._plans: dict[str, HostPlan] = {}
+        self._faults: dict[str, RhinoError] = {}
+        self._done: set[str] = set()
+        self._ended: dict[str, float] = {}
+        self._hosts: tuple[str, ...] = ()
+        self._unwell: tuple[str, ...] = ()
+        self._journal: Journal | None = None
+        self._lock = Lock()
+        self.health = Health(
+            cluster,
+            fleet.interrupted,
+            means.status,
+            means.health_s,
+            groups=means.groups if rollout.strict else None,
+        )
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    def look(self, hosts: Iterable[str]) -> None:
+        """Look at the hosts, and plan what is missing on each."""
+        self._hosts = tuple(dict.fromkeys(hosts))
+        self._progress.say(f"looking at {len(self._hosts)} hosts")
+        if any(self._cluster.places[name].controller is not None for name in self._hosts):
+            self._tell_rates()
+        found = look_at_all(self._cluster, self._hosts, self._fleet.each)
+        self._looked = {name: each for name, each in found.items() if isinstance(each, Looked)}
+        self._faults = {name: each for name, each in found.items() if isinstance(each, RhinoError)}
+        platforms: dict[Platform, Environment | RhinoError] = {}
+        for name, looked in self._looked.items():
+            try:
+                self._plans[name] = self._plan(looked, platforms)
+            except RhinoError as fault:
+                self._faults[name] = fault
+
+    def _tell_rates(self) -> None:
+        rates = self._cluster.home.rates()
+        if rates is not None:
+            when = ago(rates.days_old(time.time()))
+            self._progress.say(f"copies are placed for the network as measured {when}")
+
+    def _plan(
+        self, looked: Looked, platforms: dict[Platform, Environment | RhinoError]
+    ) -> HostPlan:
+        """Raises what says that the host cannot be deployed to: then nothing on it is changed."""
+        cluster, place = self._cluster, looked.place
+        bare = target(cluster, place)
+        check_identity(place.host, bare.install_dir, bare.identity, looked.deployed.identity)
+        check_machine(cluster, looked)
+        check_fit(cluster, looked)
+        platform = platform_of(looked.facts)
+        if platform not in platforms:
+            platforms[platform] = self._build(platform)
+        environment = platforms[platform]
+        if isinstance(environment, RhinoError):
+            raise environment
+        self._environments[place.host] = environment
+        check_release(looked, environment.speaks, back=self._rollout.back)
+        return plan_host(target(cluster, place, environment.name), found_on(looked))
+
+    def _build(self, platform: Platform) -> Environment | RhinoError:
+        cache = clusters_directory().parent / "environments"
+        try:
+            return self._means.build(platform, cache, self._progress.say)
+        except RhinoError as fault:
+            return fault
+
+    def unfinished(self) -> bool:
+        """Whether there is anything to do, or a host that could not be asked."""
+        return bool(self._faults) or any(plan.steps for plan in self._plans.values())
+
+    def seen(self, name: str) -> HostSeen:
+        """What is known of a host that was looked at."""
+        return HostSeen(
+            looked=self._looked.get(name),
+            environment=self._environments.get(name),
+            plan=self._plans.get(name),
+            fault=self._faults.get(name),
+        )
+
+    def refuse(self, name: str, fault: RhinoError) -> None:
+        """Leave a host as it is, for a reason that a look has shown."""
+        self._faults[name] = fault
+
+    def leave_out(self, name: str) -> None:
+        """A host was looked at for the sake of others only."""
+        self._hosts = tuple(each for each in self._hosts if each != name)
+        self._plans.pop(name, None)
+        self._faults.pop(name, None)
+
+    def await_well(self, before: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Wait until nothing is worse than before; what still is after the time for that. Raises
+        NotRunning and its like."""
+        return self.health.worse(before, self._means.settle_s, self._progress.say)
+
+    # --- doing it --------------------------------------------------------------------------------
+
+    def carry_out(self, journal: Journal) -> DeployView:
+        """Do what was planned. Ctrl-C ends it within seconds, and the account says so."""
+        self._journal = journal
+        self._progress.began(journal.run.id)
+        for name in list(self._faults):
+            self._settle(name)
+        ended = RunState.INTERRUPTED
+        try:
+            write_accesses(self._cluster)
+            before = self._before()
+            self._at_once(self._with_steps(), self._prepare)
+            self._start_controller(before)
+            self._start_agents(before)
+            self._look_back()
+            ended = RunState.PARTIAL if self._faults else RunState.DONE
+        finally:
+            journal.close(ended)
+        return replace(self.view(), run=journal.run.id)
+
+    def _with_steps(self) -> list[str]:
+        return [name for name, plan in self._plans.items() if plan.steps and self._goes_on(name)]
+
+    def _goes_on(self, name: str) -> bool:
+        return name in self._plans and name not in self._faults
+
+    def _start_controller(self, before: frozenset[str]) -> None:
+        """Start it where that was planned, and see that it answers before any agent is started."""
+        hosts = [name for name in self._with_steps() if self._starts(name, Role.CONTROLLER)]
+        down = any(self._starts_down(name) for name in self._with_steps())
+        waits = self._rollout.strict and hosts and not down  # what is down has to come back first
+        if not waits or self._may_restart(self._with_steps(), before):
+            self._at_once(hosts, partial(self._start, role=Role.CONTROLLER))
+
+    def _before(self) -> frozenset[str]:
+        """What need not be well when something is restarted: what is not well now, as far as the
+        controller tells."""
+        if self._rollout.strict:
+            return frozenset()
+        try:
+            return self.health.troubles()
+        except RhinoError:
+            return frozenset()
+
+    def _start_agents(self, before: frozenset[str]) -> None:
+        """Those that do not run all at once; those that do one wave after the other, each once all
+        is as well as `before`."""
+        starting = [name for name in self._with_steps() if self._starts(name, Role.AGENT)]
+        fault = self._controller_fault() if starting else None
+        if fault is not None:
+            for name in starting:
+                self._fail(name, _not_started(name, fault))
+            return
+        again = [name for name in starting if self._starts(name, Role.AGENT, anew=True)]
+        done = [name for name in starting if name not in again]
+        start = partial(self._start, role=Role.AGENT)
+        self._at_once(done, start)
+        if not self._rollout.strict:
+            before |= {unwell(name) for name in self._faults}
+        waves = self._rollout.waves(again)
+        for number, wave in enumerate(waves):
+            left = [name for later in waves[number:] for name in later]
+            if not self._may_restart(left, before, wave, done):
+                return
+            self._at_once(wave, start)
+            done += wave
+
+    def _controller_fault(self) -> RhinoError | None:
+        """Why no agent may be started: nobody would answer it, or the controller is not the first
+        to be restarted."""
+        failed = (self._faults.get(n) for n in self._hosts if Role.CONTROLLER in self._roles(n))
+        first = next((fault for fault in failed if fault is not None), None)
+        if self._rollout.strict and first is not None:
+            return first
+        return self.health.controller_is_silent()
+
+    def _may_restart(
+        self,
+        left: Sequence[str],
+        before: frozenset[str],
+        wave: Sequence[str] = (),
+        done: Sequence[str] = (),
+    ) -> bool:
+        """Wait until all is as well as `before`; whether it is, and a `wave` may go. If not, those
+        that are `left` are not tried: what is not back, or a copy with it, would be away twice."""
+        failed = [name for name in done if name in self._faults] if self._rollout.strict else []
+        try:
+            why = frozenset(f"{name} has failed" for name in failed)
+            why = why or self.await_well(before)
+            why = why or (self.health.stranded(wave) if len(wave) > 1 else frozenset())
+        except RhinoError as fault:
+            why = frozenset([fault.message])
+        for name in left if why else ():
+            self._fail(name, not_restarted(name, why))
+        return not why
+
+    def _look_back(self) -> None:
+        """After an upgrade, wait until all is well again."""
+        if self._rollout.strict and self._done and not self._faults:
+            try:
+                self._unwell = tuple(sorted(self.await_well()))
+            except RhinoError as fault:
+                self._unwell = (fault.message,)
+
+    def _starts(self, name: str, role: Role, *, anew: bool = False) -> bool:
+        return any(
+            isinstance(step, StartService) and step.service.role is role and step.anew >= anew
+            for step in self._plans[name].steps
+        )
+
+    def _starts_down(self, name: str) -> bool:
+        """Whether something is to be started that does not run."""
+        steps = self._plans[name].steps
+        return any(isinstance(step, StartService) and not step.anew for step in steps)
+
+    def _roles(self, name: str) -> tuple[Role, ...]:
+        return self._cluster.places[name].roles
+
+    def _at_once(self, hosts: Iterable[str], do: Callable[[Host], None]) -> None:
+        self._fleet.each(self._kept(do), hosts)
+
+    def _kept(self, do: Callable[[Host], None]) -> Callable[[Host], None]:
+        """The same with every command written down, and none begun after Ctrl-C."""
+        journal = self._journal
+        assert journal is not None
+
+        def on(host: Host) -> None:
+            kept = Audited(Stoppable(host, self._fleet.interrupted), journal.audit)
+            try:
+                do(kept)
+            except RhinoError as fault:
+                self._fail(host.name, fault)  # at once: others may take longer
+
+        return on
+
+    def _prepare(self, host: Host) -> None:
+        """All that no process notices; with nothing to start, that is all there is."""
+        starts = [role for role in Role if self._starts(host.name, role)]
+        for step in self._plans[host.name].steps:
+            if not isinstance(step, StartService) and not (
+                starts and isinstance(step, SwitchEnvironment)
+            ):
+                self._do(host, step)
+        if not starts:
+            self._finish(host.name)
+
+    def _start(self, host: Host, role: Role) -> None:
+        """Start the process of a role, and wait until it does its part. The release is switched
+        just before, since an agent that still runs must not start instances of another one."""
+        first, *others = [each for each in Role if self._starts(host.name, each)]
+        for step in self._plans[host.name].steps:
+            ours = isinstance(step, StartService) and step.service.role is role
+            if ours or (isinstance(step, SwitchEnvironment) and role is first):
+                self._do(host, step)
+        with self._step(host.name, f"wait for the {role.value}"):
+            process = self._looked[host.name].processes[role]
+            self.health.wait(host, process, self._cluster.places[host.name], role)
+        if role is [first, *others][-1]:
+            self._finish(host.name)
+
+    def _do(self, host: Host, step: Step) -> None:
+        looked = self._looked[host.name]
+        if isinstance(step, StartService) and step.service.role is Role.AGENT:
+            self._join(looked)
+        tools = Tools(
+            cluster=self._cluster,
+            looked=looked,
+            environment=self._environments[host.name],
+        )
+        with self._step(host.name, words(step)):
+            perform(step, host, tools)
+
+    def _join(self, looked: Looked) -> None:
+        """From before its first start on: afterwards there may be state."""
+        member = member_of(looked)
+        if member is not None and looked.place.worker is not None:
+            with self._lock:
+                self._cluster.home.join(looked.place.worker.id, member)
+
+    @contextmanager
+    def _step(self, host: str, what: str) -> Iterator[None]:
+        journal = self._journal
+        assert journal is not None
+        self._progress.at(host, what)
+        journal.begin(host, what)
+        try:
+            yield
+        except RhinoError as fault:
+            journal.end(host, fault.message)
+            raise
+        journal.end(host)
+
+    # --- how it ended ----------------------------------------------------------------------------
+
+    def _finish(self, name: str) -> None:
+        self._done.add(name)
+        self._settle(name)
+
+    def _fail(self, name: str, fault: RhinoError) -> None:
+        self._faults[name] = fault
+        self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        self._ended[name] = time.monotonic()
+        view = self._view_of(name)
+        if self._journal is not None:
+            self._journal.settle(name, view.state, view.reason)
+        self._progress.ended(view)
+
+    def view(self) -> DeployView:
+        """All hosts as they are now."""
+        inventory = self._cluster.inventory
+        known = self._cluster.home.make()
+        return DeployView(
+            file=self._cluster.file,
+            cluster=inventory.cluster,
+            identity=known.identity,
+            controller=self.health.controller,
+            hosts=tuple(self._view_of(name) for name in self._hosts),
+            seconds=time.monotonic() - self._began,
+            unwell=self._unwell,
+        )
+
+    def _view_of(self, name: str) -> HostView:
+        plan, fault = self._plans.get(name), self._faults.get(name)
+        return HostView(
+            host=name,
+            roles=tuple(role.value for role in self._roles(name)),
+            state=self._state(name),
+            steps=tuple(map(words, plan.steps)) if plan is not None else (),
+            restarts=plan is not None and plan.restarts,
+            code="" if fault is None else fault.code,
+            reason="" if fault is None else fault.message.removeprefix(f"{name}: "),
+            remedy="" if fault is None else fault.remedy,
+            seconds=self._ended.get(name, time.monotonic()) - self._began,
+        )
+
+    def _state(self, name: str) -> HostState:
+        fault = self._faults.get(name)
+        if fault is None:
+            if name in self._done:
+                return HostState.DONE
+            plan = self._plans.get(name)
+            return HostState.PLANNED if plan is None or plan.steps else HostState.UNCHANGED
+        if isinstance(fault, NotTried):
+            return HostState.NOT_TRIED
+        return HostState.UNREACHABLE if fault.code in UNREACHED else HostState.FAILED
+
+
+def _not_started(name: str, fault: RhinoError) -> NotTried:
+    return NotTried(
+        f"{name}: its agent was not started, for the controller comes first: {fault.message}",
+        remedy=fault.remedy,
+    )
