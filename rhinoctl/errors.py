@@ -160,6 +160,12 @@ class WorkerInUse(Refused):
     code = "worker-in-use"
 
 
+class CannotUpgrade(Refused):
+    """Some host cannot be upgraded while jobs run, or the cluster does not become well."""
+
+    code = "cannot-upgrade"
+
+
 class UnsupportedSpark(Refused):
     """Spark Connect, a real-time or continuous trigger, async progress, or Spark < 4.2."""
 

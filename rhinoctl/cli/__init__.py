@@ -23,6 +23,7 @@ from rhinoctl.cli import (
     move,
     op,
     status,
+    upgrade,
     verify,
     version,
     workers,
@@ -39,7 +40,21 @@ _UsageFault = typer.BadParameter.__mro__[1]
 
 app = group("Move the state of running PySpark structured streaming jobs while they run.")
 VERBS = (
-    *(demo, config, check, deploy, hosts, members, status, doctor, move, workers, groups, verify),
+    *(
+        demo,
+        config,
+        check,
+        deploy,
+        upgrade,
+        hosts,
+        members,
+        status,
+        doctor,
+        move,
+        workers,
+        groups,
+        verify,
+    ),
     version,
 )
 for each in VERBS:

@@ -20,6 +20,7 @@ from rhinoctl.ops import undeploy as undeploying
 from rhinoctl.ops.deployed import read_deployed
 from rhinoctl.ops.hosts import login_of
 from rhinoctl.ops.inventory import USUAL_FILE
+from rhinoctl.ops.replay import replay as replay_run
 from rhinoctl.ops.running import hosts_of
 from rhinoctl.render.deploy import (
     DeployProgress,
@@ -57,24 +58,24 @@ def deploy(
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
         view = ops.deploy(request, login, progress, lambda plan: agree(plan, progress, yes))
-    return _end(view, as_json)
+    return end(view, as_json)
 
 
 def replay(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as `deploy` said it.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as the command said it.")],
     yes: Yes = False,
     accept_new: AcceptNew = False,
     ask_password: AskPassword = False,
     as_json: Json = False,
 ) -> int:
-    """Go on with a deployment that stopped, with the inventory that it was begun with.
+    """Go on with a deployment or an upgrade that stopped, with the inventory that it began with.
 
     Hosts are looked at again, and what is done is not repeated.
     """
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
-        view = ops.resume(run, login, progress, lambda plan: agree(plan, progress, yes))
-    return _end(view, as_json)
+        view = replay_run(run, login, progress, lambda plan: agree(plan, progress, yes))
+    return end(view, as_json)
 
 
 def rotate_keys(
@@ -102,7 +103,7 @@ def rotate_keys(
     with DeployProgress() as progress:
         login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
         view = ops.deploy(request, login, progress, lambda plan: agree(plan, progress, yes=True))
-    return _end(view, as_json)
+    return end(view, as_json)
 
 
 def agree(plan: ops.DeployView, progress: DeployProgress, yes: bool) -> None:
@@ -115,7 +116,8 @@ def agree(plan: ops.DeployView, progress: DeployProgress, yes: bool) -> None:
     progress.resume()
 
 
-def _end(view: ops.DeployView, as_json: bool) -> int:
+def end(view: ops.DeployView, as_json: bool) -> int:
+    """Show how it ended."""
     emit(view, as_json, plan_table if view.dry_run else deploy_table)
     return ops.exit_of(view)
 
@@ -172,6 +174,7 @@ def _asked(inventory: InventoryFile, names: tuple[str, ...], wipe_data: bool) ->
 def add_to(app: typer.Typer) -> None:
     """Put the verbs into the command line."""
     codes = (Exit.REFUSED, Exit.BUSY, Exit.PARTIAL)
+    left = {"degraded": "an upgrade is done, and what was well before is not yet"}
     notes = {"partial": "hosts failed or were not reached; the others are done"}
     busy = "another command is at work on the hosts"
     app.command(
@@ -186,10 +189,11 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         **ends(
             "rhinoctl replay 20260314-150926-5f3a",
-            *codes,
+            *(*codes, Exit.DEGRADED),
             busy=f"another inventory was deployed since, or {busy}",
-            refused="no such run",
+            refused="no such run, or an upgrade that cannot go on",
             **notes,
+            **left,
         )
     )(replay)
     hosts.app.command(

@@ -233,6 +233,27 @@ def check_identity(host: str, install_dir: str, identity: str, found: str) -> No
         )
 
 
+def started_from(target: HostTarget, found: Found, role: Role) -> str:
+    """The release that a process was started from, if all else that it was started with is what it
+    is to have; empty if not."""
+    service, there = target.service(role), found.services.get(role)
+    if service is None or there is None:
+        return ""
+    releases = (target.environment, *sorted(found.environments))
+    return next((r for r in releases if service.started_with(r) == there.started_with), "")
+
+
+def differs_besides(plan: HostPlan, found: Found) -> Iterator[str]:
+    """What a host lacks besides a release, for people; nothing if a release is all."""
+    for step in plan.steps:
+        if isinstance(step, MakeDirectories | WriteFiles):
+            yield words(step)
+        if isinstance(step, StartService) and not started_from(
+            plan.target, found, step.service.role
+        ):
+            yield f"{words(step)} with other settings"
+
+
 def _steps(target: HostTarget, found: Found) -> Iterator[Step]:
     missing = tuple(_directories(target, found))
     if missing:

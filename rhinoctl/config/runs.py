@@ -67,7 +67,7 @@ class HostRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """A run. `inventory` is the text that it was begun with, `limit` the hosts it was for (none:
-    all), `resumes` the run that it goes on with."""
+    all), `resumes` the run that it goes on with; `by` and `back` are those of an upgrade."""
 
     format: int
     id: str
@@ -78,6 +78,8 @@ class RunFile:
     inventory: str
     limit: tuple[str, ...] = ()
     resumes: str = ""
+    by: str = ""
+    back: bool = False
     state: RunState = RunState.RUNNING
     ended: float | None = None
     hosts: Mapping[str, HostRecord] = field(default_factory=dict)
@@ -147,6 +149,8 @@ def new_run(
     inventory: str,
     limit: tuple[str, ...] = (),
     resumes: str = "",
+    by: str = "",
+    back: bool = False,
     now: Callable[[], float] = time.time,
 ) -> RunFile:
     """A run that begins now; its id begins with the time."""
@@ -162,6 +166,8 @@ def new_run(
         inventory=inventory,
         limit=limit,
         resumes=resumes,
+        by=by,
+        back=back,
     )
 
 

@@ -55,6 +55,7 @@ def deploy_table(view: DeployView) -> RenderableType:
             ),
             table,
             _faults(view),
+            _unwell(view),
             Text("\n".join(_next(view))),
         ]
     )
@@ -80,6 +81,12 @@ def _faults(view: DeployView) -> RenderableType | None:
         state = Text(host.state.value, STYLES[host.state])
         table.add_row(host.host, state, f"{host.reason} ({host.code})", host.remedy)
     return table if table.row_count else None
+
+
+def _unwell(view: DeployView) -> RenderableType | None:
+    if not view.unwell:
+        return None
+    return Text("\n".join(["not well yet, see rhinoctl status:", *view.unwell]), "yellow")
 
 
 def undeploy_table(view: UndeployView) -> RenderableType:

@@ -13,10 +13,13 @@ from rhinoctl.ops.deploy import DeployView, HostState, HostView
 from rhinoctl.ops.members import AddView, RemovePlan, RemoveView
 from rhinoctl.ops.running import Executed, ExecView, HostFault, HostsView, LogView, ProcessView
 from rhinoctl.ops.undeploy import UndeployedHost, UndeployView
+from rhinoctl.ops.upgrade import By, ReleaseView, UpgradeHost, UpgradeView, Verdict
+from rhinoctl.remote.spoken import Spoken
 from rhinoctl.render.deploy import deploy_table, plan_table, undeploy_table
 from rhinoctl.render.hosts import exec_table, hosts_table, log_text
 from rhinoctl.render.members import add_table, remove_table
 from rhinoctl.render.output import emit
+from rhinoctl.render.upgrade import upgrade_table
 
 AWAY = HostFault(
     host="w3",
@@ -69,6 +72,8 @@ def test_names_that_are_not_there(run: Any, inventory: str) -> None:
         ["hosts", "list", "w9", "-i", inventory],
         ["logs", "w9", "-i", inventory],
         ["start", "-i", inventory],  # nothing was deployed from here
+        ["upgrade", "-i", inventory],
+        ["upgrade", "--check", "--limit", "w9", "-i", inventory],
         ["hosts", "add", "w9", "-i", inventory],
         ["hosts", "remove", "w1.invalid", "-i", inventory],
     ):
@@ -138,6 +143,68 @@ def test_a_deployment_ends_with_what_to_type(capsys: Any) -> None:
         "nothing had to be done",
         "controller: https://c1:7470; look: rhinoctl status --cluster clicks",
     ]
+
+
+def test_an_upgrade_that_ends_unwell_says_so(capsys: Any) -> None:
+    done = HostView(host="w1", roles=("agent",), state=HostState.DONE, steps=("restart agent",))
+    view = deployed(hosts=(done,), run="20260314-150926-5f3a", unwell=("job clicks lacks copies",))
+    lines = text_of(deploy_table(view), capsys).splitlines()
+    assert "job clicks lacks copies" in lines
+
+
+def judged(**changes: Any) -> UpgradeView:
+    runs = ReleaseView(name="0.1.0-2baadb4d8a9a", speaks=Spoken(version="0.1.0"))
+    would = ReleaseView(name="0.2.0-73e91c60bb02", speaks=Spoken(version="0.2.0", protocol=2))
+    can = UpgradeHost(host="w1", roles=("agent",), verdict=Verdict.CAN, runs=runs, would=would)
+    fields: dict[str, Any] = {
+        "file": "inventory.yml",
+        "cluster": "clicks",
+        "identity": "clicks-1f2e3d4c",
+        "by": By.RACK,
+        "hosts": (
+            can,
+            UpgradeHost(
+                host="w2",
+                roles=("agent",),
+                verdict=Verdict.CANNOT,
+                code="host-unreachable",
+                reason="no answer within 10 s",
+                remedy="see that it runs",
+            ),
+        ),
+        "waves": (("w1", "w3"), ("w4",)),
+        "troubles": ("worker w2 is not well",),
+    }
+    return UpgradeView(**{**fields, **changes})
+
+
+def test_what_an_upgrade_would_do(capsys: Any) -> None:
+    assert (
+        text_of(upgrade_table(judged()), capsys)
+        == """\
+inventory.yml: cluster clicks (clicks-1f2e3d4c), 2 hosts
+
+HOST  PARTS  RUNS                WOULD RUN           PROTOCOL  FORMAT  VERDICT
+w1    agent  0.1.0-2baadb4d8a9a  0.2.0-73e91c60bb02  1 to 2    1       can be upgraded
+w2    agent  -                   -                   -         -       cannot be upgraded
+
+agents in this order, by rack: w1, w3; w4
+
+HOST  WHY NOT                                   WHAT TO DO
+w2    no answer within 10 s (host-unreachable)  see that it runs
+
+not well now, which an upgrade waits for:
+worker w2 is not well
+
+1 host cannot be upgraded, so none would be"""
+    )
+    can = judged().hosts[:1]
+    text = text_of(upgrade_table(judged(hosts=can, troubles=())), capsys)
+    assert text.splitlines()[-1] == "1 host to be upgraded: rhinoctl upgrade"
+    silent = judged(hosts=(), waves=(), troubles=(), silent="no controller answers")
+    text = text_of(upgrade_table(silent), capsys)
+    assert "no controller answers" in text
+    assert text.splitlines()[-1] == "nothing to do"
 
 
 def test_joining_tells_the_lines_and_what_to_type(capsys: Any) -> None:

@@ -45,7 +45,7 @@ def test_the_issue_s_verbs_are_there() -> None:
         " failover switchover drain checkpoint groups-show groups-plan groups-apply verify"
         " disk-list disk-add disk-retire disk-scrub"
         " controller-recover controller-backup controller-restore init config-validate check"
-        " deploy replay undeploy start stop restart logs"
+        " deploy replay upgrade undeploy start stop restart logs"
         " hosts-list hosts-add hosts-remove hosts-exec hosts-rotate-keys"
     )
     assert {"-".join(path) for path, _ in LEAVES} == set(wanted.split())
