@@ -34,7 +34,7 @@ from rhinoctl.ops.deploy import (
     exit_of,
     resume,
 )
-from rhinoctl.ops.deployed import Deployed, clusters_directory
+from rhinoctl.ops.deployed import Deployed, clusters_directory, read_deployed
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.views import GroupsView, Health, StatusView, WorkerView
 from rhinoctl.remote.environment import Environment
@@ -435,6 +435,18 @@ def test_a_restart_that_leaves_things_worse_is_the_last_one(world: World) -> Non
     }
     assert "worker w1 is not well" in view.hosts[2].reason
     assert world.hosts["w2"].current == "1-b"
+
+
+def test_what_the_agent_before_has_said_last_does_not_count(world: World) -> None:
+    """The controller may not have noticed yet that another one was started."""
+    world.deploy()
+    before = world.means().status(read_deployed(world.inventory))
+    world.release = "1-b"
+    means = replace(world.means(), status=lambda cluster: before)
+    request = DeployRequest(inventory=world.inventory)
+    view = deploy(request, Login(), world.heard, world.plans.append, means)
+    assert states(view)["w1"] is HostState.FAILED
+    assert view.of(HostState.FAILED)[0].code == "deadline-exceeded"
 
 
 @pytest.mark.parametrize(("release", "fit"), [("1.9-a", False), ("1.10-b", True), ("2-a", True)])
