@@ -2,6 +2,7 @@
 
 import pytest
 
+from rhinoctl import limits
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
 
@@ -44,11 +45,12 @@ def test_an_instance_killed_while_it_takes_a_checkpoint_takes_another_later() ->
         "w1/i0", "disk.append", lambda: host.kill_pid(pid), holding="/ckpt/", after=True
     )
     world.until_sprung(trap)
-    world.until(lambda: query.directory.committed >= 120)
+    rounds = 4 * limits.CHECKPOINT_ROUND_BATCHES
+    world.until(lambda: query.directory.committed >= rounds)
     assert host.agent is not None
     (desk,) = host.agent.desks.values()
-    assert len(desk.job.log.links(*_all())) < 110
-    world.finish(query, batches=122)
+    assert len(desk.job.log.links(*_all())) < rounds - 10
+    world.finish(query, batches=rounds + 2)
 
 
 def _all():  # type: ignore[no-untyped-def]
