@@ -53,12 +53,9 @@ def shared_by_the_newest_three(world: World, worker: str, vnode: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_byte_in_a_file_that_three_checkpoints_share(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_byte_in_a_file_that_three_checkpoints_share(caplog: pytest.LogCaptureFixture) -> None:
     """The heir opens checkpoint 7, after one attempt at each of the others at the most."""
     caplog.set_level(logging.INFO, "rhino.agent")
-    monkeypatch.setattr(limits, "CHECKPOINT_ROUND_BATCHES", 32)  # the less there is in a file
     world = World(workers=2, vnodes=4, instances=1, replication=1, workload=Workload(rows_max=1))
     query = running(world, 60)
     paths: list[str] = []

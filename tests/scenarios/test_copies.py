@@ -19,7 +19,7 @@ from tests.fakes.world_input import Workload
 from tests.fakes.world_spark import Query
 
 
-def warmed_up(world: World, batches: int = limits.CHECKPOINT_ROUND_BATCHES * 5 // 4) -> Query:
+def warmed_up(world: World, batches: int = 40) -> Query:
     """A job that has run for a while, so that vnodes have two checkpoints."""
     query = world.start_query()
     query.trigger_s = 0.02

@@ -100,7 +100,7 @@ def test_the_owners_log_waits_for_the_chain() -> None:
     """Invariant 5: it is trimmed once every full member has the checkpoint, and soon then."""
     world = World(workers=2, instances=1, replication=1)
     world.network.late_s["FetchChunk"] = inf
-    query = warmed_up(world, batches=6 * limits.CHECKPOINT_ROUND_BATCHES)
+    query = warmed_up(world, batches=120)
     waiting = log_bytes(world, "w1")
     del world.network.late_s["FetchChunk"]
     world.until(lambda: log_bytes(world, "w1") < waiting / 2, "a short log")

@@ -123,7 +123,7 @@ def test_an_owner_misses_it_when_it_takes_the_next(caplog: pytest.LogCaptureFixt
     """Nothing is known to be wrong with its live database, which stays open."""
     caplog.set_level(logging.INFO, "rhino.agent")
     world = World(workers=2, vnodes=4, instances=1, replication=1)
-    query = running(world, 3 * limits.CHECKPOINT_ROUND_BATCHES)
+    query = running(world, 100)
     replicated(world, query)
     lost = checkpoints(world, "w1", VNODE)[-2]
     world.hosts["w1"].disk.remove(lost)
