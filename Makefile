@@ -36,7 +36,7 @@ e2e-short: setup  ## the part of the end-to-end tests that CI runs: real process
 	    -k "not driver_killed and not controller_killed and not windows_move and not t3_a_worker \
 	    and not a_host_that and not without_root_and" \
 	    $(addprefix tests/integration/test_,$(addsuffix .py,main_job bench black_hole local_cluster \
-	    remote environment services deploy))
+	    remote environment services deploy upgrade))
 
 crash: setup  ## the crash matrix: each participant killed and stopped at each step (CELLS=10 SEED=7: some)
 	CELLS=$(CELLS) SEED=$(SEED) $(PYTEST) -m e2e tests/crash
