@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,9 @@ def test_a_beacon_tells_a_dead_process_from_a_stopped_one(
 def test_it_may_be_asked_for_ever(process: tuple[subprocess.Popen[str], str]) -> None:
     """Whoever does not take connections has a full queue in the end."""
     _, beacon = process
-    assert all(listening(beacon) for _ in range(3 * BACKLOG))
+    for _ in range(6):
+        assert [listening(beacon) for _ in range(BACKLOG // 2)] == [True] * (BACKLOG // 2)
+        time.sleep(0.1)  # a busy machine lets it take connections only now and then
 
 
 def test_a_unix_socket_is_one(tmp_path: Path) -> None:
