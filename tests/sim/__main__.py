@@ -4,6 +4,7 @@ Exit codes: 0 nothing was found, 1 something was, 2 usage.
 """
 
 import argparse
+import faulthandler
 import logging
 import os
 import subprocess
@@ -13,6 +14,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 
@@ -38,6 +40,9 @@ class Result:
 
 FINDINGS_MAX = 5
 """After so many seeds that found something the rest is not run."""
+
+HANGS_S = 120.0
+"""A seed takes a second or two."""
 
 SIGN_OF_LIFE_S = 60.0
 """How often a run says how far it is."""
@@ -129,20 +134,35 @@ def _results(seeds: Iterable[int], deadline: float, jobs: int) -> Iterator[Resul
                 return
             yield _result(seed)
         return
-    asked: deque[Future[Result]] = deque()
+    asked: deque[tuple[int, Future[Result]]] = deque()
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         for seed in seeds:
             if time.monotonic() >= deadline:
                 break
-            asked.append(pool.submit(_result, seed))
+            asked.append((seed, pool.submit(_result, seed)))
             if len(asked) >= 2 * jobs:
-                yield asked.popleft().result()
+                yield _ended(asked)
         while asked:
-            yield asked.popleft().result()
+            yield _ended(asked)
+
+
+def _ended(asked: deque[tuple[int, Future[Result]]]) -> Result:
+    seed, future = asked.popleft()
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        under_way = ", ".join(str(each) for each in (seed, *(number for number, _ in asked)))
+        sys.exit(f"a process ended, see above, with one of these seeds: {under_way}")
 
 
 def _result(seed: int) -> Result:
-    outcome = simulate(plan_of(seed))
+    """Runs one in a process of its own. One that hangs ends that process, and so the run, and says
+    where it was: it is of no use to wait for."""
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
+    try:
+        outcome = simulate(plan_of(seed))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     return Result(seed, outcome.kind, outcome.virtual_s, outcome.struck, outcome.rows)
 
 
