@@ -342,15 +342,21 @@ class World:
 
     def epoch(self, job: JobName = JOB) -> Epoch:
         """The newest epoch that a worker knows to be decided."""
+        return max(self._epochs(job), key=lambda epoch: epoch.number)
+
+    def knows_epoch(self, job: JobName = JOB) -> bool:
+        """Whether any worker that runs knows one."""
+        return bool(self._epochs(job))
+
+    def _epochs(self, job: JobName) -> list[Epoch]:
         uid = self.uid(job)
-        known = [
+        return [
             desk.job.state.decided.next_epoch
             for host in self.hosts.values()
             if host.agent is not None
             and (desk := host.agent.desks.get(uid)) is not None
             and desk.job.state.decided is not None
         ]
-        return max(known, key=lambda epoch: epoch.number)
 
     def uid(self, job: JobName = JOB) -> JobUid:
         """The identity of the job of this name that was started last."""

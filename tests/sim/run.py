@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from rhinoctl.ids import Vnode, WorkerId
+from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import ENDED
 from tests.fakes.rows import Row, recording
 from tests.sim import faults as f
@@ -115,12 +116,24 @@ class Simulation:
         outsider = self.plan.setup.outsider
         if striking.replication == 0:
             return None
-        for record in self.watching.decided[-1:] if outsider is not None else ():
-            epoch = record.next_epoch
+        epochs = self._epochs() if outsider is not None else []
+        if epochs is None:
+            return None
+        for epoch in epochs:
             holders = [set(epoch.full_holders(Vnode(v))) for v in epoch.vnodes()]
             if any(held <= {outsider} for held in holders):
                 return None
         return outsider
+
+    def _epochs(self) -> list[Epoch] | None:
+        """The newest of each job that is decided; None if nobody is there to tell."""
+        found = [record.next_epoch for record in self.watching.decided[-1:]]
+        striking = self.striking
+        if striking is not None and striking.neighbour is not None:
+            if not self.world.knows_epoch(striking.neighbour.job):
+                return None
+            found.append(self.world.epoch(striking.neighbour.job))
+        return found
 
     def _is_needed(self) -> None:
         """Start who stays dead if another worker is given up as well, whether that one lives or
