@@ -1,6 +1,8 @@
 """``rhinoctl deploy``, ``replay`` and ``undeploy``: a cluster on the hosts of an inventory."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -18,7 +20,7 @@ from rhinoctl.errors import Exit, UsageError
 from rhinoctl.ops import deploy as ops
 from rhinoctl.ops import undeploy as undeploying
 from rhinoctl.ops.deployed import read_deployed
-from rhinoctl.ops.hosts import login_of
+from rhinoctl.ops.hosts import Login, login_of
 from rhinoctl.ops.inventory import USUAL_FILE
 from rhinoctl.ops.replay import replay as replay_run
 from rhinoctl.ops.running import hosts_of
@@ -55,8 +57,7 @@ def deploy(
     repeated, and goes on where another stopped. How it goes is in docs/operations/install.md.
     """
     request = ops.DeployRequest(inventory=inventory, limit=hosts_of(limit or ()), dry_run=dry_run)
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = ops.deploy(request, login, progress, lambda plan: agree(plan, progress, yes))
     return end(view, as_json)
 
@@ -72,8 +73,7 @@ def replay(
 
     Hosts are looked at again, and what is done is not repeated.
     """
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = replay_run(run, login, progress, lambda plan: agree(plan, progress, yes))
     return end(view, as_json)
 
@@ -100,10 +100,19 @@ def rotate_keys(
     """
     confirm("Restart every process of the cluster with new keys?", yes=yes)
     request = ops.DeployRequest(inventory=inventory, renew=True, renew_access=access)
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = ops.deploy(request, login, progress, lambda plan: agree(plan, progress, yes=True))
     return end(view, as_json)
+
+
+@contextmanager
+def on_hosts(accept_new: bool, ask_password: bool) -> Iterator[tuple[DeployProgress, Login]]:
+    """What a command that changes hosts is shown with, and logs in with."""
+    with DeployProgress() as progress:
+        yield (
+            progress,
+            login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say),
+        )
 
 
 def agree(plan: ops.DeployView, progress: DeployProgress, yes: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rhinoctl.cli import hosts
-from rhinoctl.cli.deploy import agree
+from rhinoctl.cli.deploy import agree, on_hosts
 from rhinoctl.cli.options import (
     AcceptNew,
     AskPassword,
@@ -17,7 +17,6 @@ from rhinoctl.cli.options import (
 )
 from rhinoctl.errors import Exit
 from rhinoctl.ops import members as ops
-from rhinoctl.ops.hosts import login_of
 from rhinoctl.ops.inventory import USUAL_FILE
 from rhinoctl.render.deploy import DeployProgress
 from rhinoctl.render.members import add_table, remove_plan_table, remove_table
@@ -71,8 +70,7 @@ def add(
         ),
         dry_run=dry_run,
     )
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = ops.add_host(request, login, progress, lambda plan: agree(plan, progress, yes))
     emit(view, as_json, add_table)
     return ops.exit_of_add(view)
@@ -103,8 +101,7 @@ def remove(
     request = ops.RemoveRequest(
         inventory=inventory, worker=worker, lost=lost, wipe_data=wipe_data, dry_run=dry_run
     )
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = ops.remove_host(request, login, progress, lambda plan: _agree(plan, progress, yes))
     emit(view, as_json, remove_table)
     return ops.exit_of_remove(view)

@@ -4,14 +4,12 @@ from typing import Annotated
 
 import typer
 
-from rhinoctl.cli.deploy import agree, end
+from rhinoctl.cli.deploy import agree, end, on_hosts
 from rhinoctl.cli.options import AcceptNew, AskPassword, InventoryFile, Json, ends
 from rhinoctl.errors import Exit
 from rhinoctl.ops import upgrade as ops
-from rhinoctl.ops.hosts import login_of
 from rhinoctl.ops.inventory import USUAL_FILE
 from rhinoctl.ops.running import hosts_of
-from rhinoctl.render.deploy import DeployProgress
 from rhinoctl.render.output import emit
 from rhinoctl.render.upgrade import upgrade_table
 
@@ -50,15 +48,13 @@ def upgrade(
     request = ops.UpgradeRequest(inventory=inventory, by=by, limit=hosts_of(limit or ()), back=back)
     if check:
         return _check(request, accept_new, ask_password, as_json)
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = ops.upgrade(request, login, progress, lambda plan: agree(plan, progress, yes))
     return end(view, as_json)
 
 
 def _check(request: ops.UpgradeRequest, accept_new: bool, ask_password: bool, as_json: bool) -> int:
-    with DeployProgress() as progress:
-        login = login_of(accept_new=accept_new, ask_password=ask_password, tell=progress.say)
+    with on_hosts(accept_new, ask_password) as (progress, login):
         view = ops.check_upgrade(request, login, progress)
     emit(view, as_json, upgrade_table)
     return ops.exit_of_check(view)

@@ -19,6 +19,7 @@ from rhinoctl.protocol.versions import (
     WRITTEN_HEADER,
     Span,
     too_far_apart,
+    version_in,
 )
 from rhinoctl.wire.secret import Secret
 
@@ -110,12 +111,13 @@ def _response(data: bytes, status: int, version: int, protocols: Span) -> Respon
 def _version_of(request: Request, protocols: Span) -> int:
     """In which version a request is written: ours, if nothing is said, as by a person."""
     said = request.headers.get(WRITTEN_HEADER, str(protocols.newest))
-    if not (said.isascii() and said.isdigit() and len(said) < 6):
+    version = version_in(said)
+    if version is None:
         raise UsageError(
             f"{said!r:.40} is no version of the protocol",
             remedy=f"leave {WRITTEN_HEADER} out, or write a number",
         )
-    return int(said)
+    return version
 
 
 def _refused_unread(version: int, protocols: Span) -> Response:

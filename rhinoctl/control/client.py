@@ -27,6 +27,7 @@ from rhinoctl.protocol.versions import (
     WRITTEN_HEADER,
     Span,
     too_far_apart,
+    version_in,
 )
 from rhinoctl.wire.certificates import ssl_context
 from rhinoctl.wire.credentials import TlsFiles
@@ -426,8 +427,7 @@ def _transport(address: str, tls: TlsFiles | None) -> httpx.HTTPTransport:
 
 def _number(response: httpx.Response, header: str) -> int | None:
     """The number in a header; None without one."""
-    said = response.headers.get(header, "")
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 6 else None
+    return version_in(response.headers.get(header, ""))
 
 
 def _job(name: str, *rest: str) -> str:

@@ -263,9 +263,9 @@ def _temporary(part: Part, facts: HostFacts) -> tuple[Verdict, str, str]:
 
 
 def _service(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
-    choice = choose_kind(facts, sudo=part.sudo)
-    if choice.kind is not Kind.SUPERVISED or not facts.systemd:
-        yield "service", Verdict.PASS, SERVICES[choice.kind], ""
+    if not lacks_linger(part.sudo, facts):
+        kind = choose_kind(facts, sudo=part.sudo).kind
+        yield "service", Verdict.PASS, SERVICES[kind], ""
         return
     remedy = (
         f"`rhinoctl check --apply` lets {facts.user} linger, where the host allows that; or a"

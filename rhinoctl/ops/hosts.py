@@ -11,7 +11,8 @@ from rhinoctl.config.inventory import Inventory, Ssh
 from rhinoctl.errors import UsageError
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Host
-from rhinoctl.remote.ssh import Login, SshHost, Way
+from rhinoctl.remote.ssh import Login as Login
+from rhinoctl.remote.ssh import SshHost, Way
 from rhinoctl.wire.secret import Secret
 
 

@@ -67,6 +67,11 @@ PROTOCOLS = Span(newest=PROTOCOL, oldest=OLDEST_PROTOCOL)
 FORMATS = Span(newest=FORMAT, oldest=OLDEST_FORMAT)
 
 
+def version_in(text: str) -> int | None:
+    """The version that is written in a header; None if it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
+
 def too_far_apart(peer: str, theirs: int, ours: Span) -> IncompatibleVersion:
     """What to say of a peer with which no version is shared: it was asked, and has refused."""
     if theirs > ours.newest:

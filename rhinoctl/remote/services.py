@@ -149,25 +149,26 @@ class Either:
         return self._first.start(service)
 
     def stop(self, service: Service, patience_s: float) -> ServiceState:
-        return self._by(service).stop(service, patience_s)
+        return self._look(service)[0].stop(service, patience_s)
 
     def state(self, service: Service) -> ServiceState:
-        return self._by(service).state(service)
+        return self._look(service)[1]
 
     def logs(self, service: Service, lines: int = 100, after: str = "") -> Log:
-        return self._by(service).logs(service, lines, after)
+        return self._look(service)[0].logs(service, lines, after)
 
     def remove(self, service: Service, patience_s: float) -> None:
         self._second.remove(service, patience_s)
         self._first.remove(service, patience_s)
 
-    def _by(self, service: Service) -> Keeper:
-        """Who keeps it running, or did last, or would."""
+    def _look(self, service: Service) -> tuple[Keeper, ServiceState]:
+        """Who keeps it running, or did last, or would; and how it is."""
         first, second = self._first.state(service), self._second.state(service)
         if first.running or first.kept or second == NOTHING:
-            return self._first
-        runs = second.running or second.kept
-        return self._second if runs or first == NOTHING else self._first
+            return self._first, first
+        if second.running or second.kept or first == NOTHING:
+            return self._second, second
+        return self._first, first
 
 
 _LINGER = """\
