@@ -106,8 +106,10 @@ def _encoder_of(version: int | None) -> Callable[[type], Convert | None]:
             return {member: value_for(member, version).value for member in kind}.__getitem__
         if kind is type(None) or issubclass(kind, bool | int | float | str):
             return None
-        if issubclass(kind, tuple | list | frozenset):
+        if issubclass(kind, tuple | list):
             return encode_items
+        if issubclass(kind, frozenset):
+            return encode_set
         if issubclass(kind, Mapping):
             return encode_mapping
         if is_dataclass(kind):
@@ -123,6 +125,10 @@ def _encoder_of(version: int | None) -> Callable[[type], Convert | None]:
             encode = encoder(type(item))
             image.append(item if encode is None else encode(item))
         return image
+
+    def encode_set(items: Any) -> list[Any]:
+        """In order: equal sets that were made in other ways differ in how they are iterated."""
+        return sorted(encode_items(items))
 
     def encode_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
         image = {}
