@@ -4,6 +4,8 @@ say() { printf '%s\t%s\n' "$1" "$2"; }
 top=$1
 say user "$(id -un)"
 say identity "$(head -n 1 "$top/cluster" 2>/dev/null)"
+# Two files stay with state that is kept when all else is removed.
+if [ -n "$(ls -A "$top" 2>/dev/null | grep -vx -e cluster -e made)" ]; then say installed yes; fi
 say current "$(basename "$(readlink "$top/current" 2>/dev/null)" 2>/dev/null)"
 for release in "$top"/versions/*; do
     case $release in *.new) continue ;; esac

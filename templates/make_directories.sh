@@ -1,6 +1,7 @@
 # Makes directories for an account, and writes down in a file of the first one which of them, and of
 # those above them, were new, and which were there. Arguments: the account, the file, then for each
-# directory its path, its mode, and yes if it is for state: then the mode of one that is there stays.
+# directory its path, its mode, and yes if it is for state: then the mode of one that is there stays,
+# and what it holds is written down, for it is not ours.
 # Run by root where the inventory says so. Ends with 9 at a directory that is somebody else's: one
 # that was there before, belongs to another account, and has something in it.
 set -e
@@ -33,6 +34,7 @@ $new"
     printf '%s' "$new" >>"$record"
     if [ "$had" = yes ] && ! grep -qxF -e "new $1" -e "had $1" "$record"; then
         echo "had $1" >>"$record"
+        if [ "$3" = yes ]; then ls -A "$1" | sed "s|^|held $1/|" >>"$record"; fi
     fi
     shift 3
 done

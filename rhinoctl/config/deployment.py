@@ -228,8 +228,9 @@ def check_identity(host: str, install_dir: str, identity: str, found: str) -> No
     if found not in ("", identity):
         raise ForeignManifest(
             f"{host}: {install_dir} is of cluster {found}, and this one is {identity}",
-            remedy="name another `install_dir`, take the host out of one of the two inventories, or"
-            " work from the machine that deployed the other one; see docs/operations/install.md",
+            remedy="name another `install_dir`, or take the host out of one of the two inventories;"
+            " or remove the other one with its state, `rhinoctl undeploy --wipe-data`, where it was"
+            " deployed; see docs/operations/install.md",
         )
 
 

@@ -215,16 +215,15 @@ def see(host: Host, cluster: Deployed, identity: str) -> Seen:
     directories = [each.path for each in directories_of(cluster.inventory, place)]
     deployed = ask_deployed(host, part.install_dir, directories, ())
     foreign = "" if deployed.identity == identity else deployed.identity
-    installed = bool(deployed.identity or deployed.releases)
     states: dict[Role, ServiceState] = {}
-    if installed and not foreign and facts.ports_taken:
+    if deployed.installed and not foreign and facts.ports_taken:
         # What cannot be asked counts as somebody: other checks say what is wrong with the host.
         with suppress(CommandFailed, SudoRefused, UnsupportedHost):
             for role in place.roles:
                 states[role] = process_of(cluster.inventory, place, role, facts).state(host)
     ours = Ours(
         listens=own_ports(cluster.inventory, place, states),
-        installed=installed,
+        installed=deployed.installed,
         known=deployed.made | deployed.had,
         foreign=foreign,
     )

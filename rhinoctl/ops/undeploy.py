@@ -95,7 +95,9 @@ def exit_of(view: UndeployView) -> Exit:
 def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> UndeployedHost:
     place, top = cluster.places[host.name], cluster.inventory.install_dir
     deployed = ask_deployed(host, top, place.state(), ())
-    if not deployed.identity and not deployed.releases:
+    if not deployed.installed and not (wipe and deployed.identity):
+        if deployed.made and not deployed.identity:  # by `check --apply`
+            remove_deployed(host, top, place.state(), wipe=False, root=place.sudo)
         return _undeployed(place, HostState.UNCHANGED, deployed.directories, wipe=False)
     known = cluster.home.read()
     if known is None:

@@ -24,12 +24,14 @@ STARTED: Final = "started"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedFacts:
-    """What a host said. `releases` are those that are whole, with what each speaks. `directories`
+    """What a host said. `installed`: there is more than what says whose state it has. `releases`
+    are those that are whole, with what each speaks. `directories`
     and `files` have mode and owner, and mode and SHA-256, by path; `made` are directories that a
     deployment made, `had` those of state that it found; `started` are digests by role."""
 
     user: str
     identity: str
+    installed: bool
     current: str
     releases: Mapping[str, Spoken]
     made: frozenset[str]
@@ -67,6 +69,7 @@ def ask_deployed(
     return DeployedFacts(
         user=said.get("user", [""])[0],
         identity=said.get("identity", [""])[0].strip(),
+        installed="installed" in said,
         current=said.get("current", [""])[0],
         releases={
             name: spoken_by(name, said.get(f"release.{name}", ()))

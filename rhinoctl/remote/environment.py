@@ -17,11 +17,14 @@ import importlib.resources
 import os
 import sys
 import tarfile
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Final
 
 from rhinoctl.errors import EnvironmentNotBuilt
 from rhinoctl.remote.packages import (
@@ -37,6 +40,9 @@ from rhinoctl.remote.packages import (
 )
 from rhinoctl.remote.spoken import FILE, OURS, Spoken
 from rhinoctl.remote.wheels import Say, fetched
+
+UNUSED_S: Final = 30 * 86_400.0
+"""An archive unused for so long goes; what it is made of is installed, or is fetched again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +121,13 @@ def write_archive(
     ordered = sorted(files.values())
     digest = content_digest(ordered)
     cache.mkdir(parents=True, exist_ok=True)
+    _remove_unused(cache)
     archive = cache / f"{release_name(OURS.version, digest)}.tar.gz"
     sha256 = _known(archive)
     if sha256 is None:
         say(f"packing {len(ordered)} files for {platform}")
         sha256 = _pack(ordered, archive)
+    os.utime(archive)  # it was used now
     return Environment(
         platform=platform,
         speaks=OURS,
@@ -128,6 +136,15 @@ def write_archive(
         sha256=sha256,
         size=archive.stat().st_size,
     )
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove archives that nobody has used for long, and what a kill has left half written."""
+    for archive in (*cache.glob("*.tar.gz"), *cache.glob(".new-*")):
+        with suppress(FileNotFoundError):  # somebody else does the same
+            if time.time() - archive.stat().st_mtime > UNUSED_S:
+                _beside(archive).unlink(missing_ok=True)
+                archive.unlink()
 
 
 def content_digest(entries: Iterable[Entry]) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,24 @@ import pytest
 from rhinoctl.cli import main
 from rhinoctl.errors import Exit
 from rhinoctl.ops.cluster import connect
+from rhinoctl.ops.deploy import REAL, exit_of
 from rhinoctl.ops.deployed import clusters_directory
+from rhinoctl.ops.upgrade import UpgradeRequest, upgrade
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.views import OperationView, RescaleRequest
 from rhinoctl.remote.local import Processes, session_processes
+from rhinoctl.remote.ssh import Login
 from tests.integration.deployed_hosts import DeployHosts
 from tests.integration.test_deploy import AGENT, Cluster, await_health, states
+from tests.integration.test_upgrade import another, watching
+from tests.unit.ops.test_deploy import Heard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 JOB = "clicks"
 RATE = 400
-SECONDS = 240
+SECONDS = 300
 """Of rows: as long as all that happens to the cluster takes on two busy cores."""
 
 
@@ -182,8 +188,9 @@ def test_a_job_goes_on_while_its_hosts_come_fail_are_upgraded_and_leave(
     four: Cluster, tmp_path: Path
 ) -> None:
     """Deploy on three and one hosts, rescale onto a fourth that comes later, lose one host's
-    network (its owner is a zombie), fail over, heal, adopt, restart all one by one, drain one,
-    undeploy. What came out is Spark's own, and nothing is left on the hosts."""
+    network (its owner is a zombie), fail over, heal, adopt, restart all one by one for another
+    setting and again for another release, drain one, undeploy. What came out is Spark's own, and
+    nothing is left on the hosts."""
     hosts = four.hosts
     before = four.files()
     hosts.write_inventory(workers=3)
@@ -230,6 +237,17 @@ def test_a_job_goes_on_while_its_hosts_come_fail_are_upgraded_and_leave(
         for name, old in agents.items():
             assert four.running(name, AGENT) not in ([], old), name
         assert len(operations(Kind.FAILOVER)) == 1, "a restart in place moves nothing"
+        driver.goes_on()
+
+        until(copies_are_whole, 120)
+        with watching() as seen:
+            request, heard = UpgradeRequest(inventory=hosts.inventory), Heard()
+            means = replace(REAL, build=another)
+            done = upgrade(request, Login(), heard, heard.lines.append, means)
+        assert exit_of(done) is Exit.DONE, [(each.host, each.reason) for each in done.hosts]
+        assert [host.host for host in heard.ends] == ["controller", "w1", "w2", "w3", "w4"]
+        assert max(map(len, seen.away)) <= 1
+        assert len(seen.places) == 1, "a vnode has moved"
         driver.goes_on()
 
         until(copies_are_whole, 120)

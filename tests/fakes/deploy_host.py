@@ -115,6 +115,8 @@ class FakeHost:
             f"identity\t{identity.decode()}".rstrip(),
             f"current\t{self.current}",
         ]
+        if self.releases or {p for p in self.files if p.startswith(top)} - {f"{top}/cluster"}:
+            lines.append("installed\tyes")
         for each in self.releases:
             said = self.spoken[each].text() if each in self.spoken else ""
             lines += [f"release\t{each}", *(f"release.{each}\t{s}" for s in said.splitlines())]
@@ -159,12 +161,14 @@ class FakeHost:
 
     def _remove(self, rest: str, command: Command) -> str:
         if rest == "what was deployed":
-            self.files = {p: f for p, f in self.files.items() if not p.startswith("/opt")}
-            self.directories = {p: m for p, m in self.directories.items() if "/opt" not in p}
+            top, wipe, *state = command.argv[2:]
             self.releases, self.current = [], ""
-            if command.argv[3] == "yes":
-                for path in command.argv[4:]:
-                    self.directories.pop(path, None)
+            if wipe == "yes":
+                self.files, self.directories, self.made = {}, {}, []
+            else:  # there is always some state in these
+                stays = {top, *state}
+                self.files = {p: f for p, f in self.files.items() if p == f"{top}/cluster"}
+                self.directories = {p: m for p, m in self.directories.items() if p in stays}
         return ""
 
     def _start(self, name: str, command: Command) -> bytes:

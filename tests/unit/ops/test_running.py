@@ -136,13 +136,31 @@ def test_undeploy_leaves_nothing_but_state_that_is_to_stay(world: World, wipe_da
     assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
     for host in world.hosts.values():
         assert not host.running
-        assert not host.files
+        assert set(host.files) == (set() if wipe_data else {"/opt/rhinoctl/cluster"})
         assert not host.releases
         assert bool(host.directories) is not wipe_data
     home = ClusterHome(clusters_directory() / "clicks", "clicks")
     assert (home.read() is None) is wipe_data
     assert home.members() == {}
     assert world.deploy().run
+
+
+def test_state_that_was_kept_can_be_wiped_later(world: World) -> None:
+    removed(world, "clicks")
+    view = removed(world, "clicks", wipe_data=True)
+    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert not any(host.directories or host.files for host in world.hosts.values())
+    assert ClusterHome(clusters_directory() / "clicks", "clicks").read() is None
+
+
+def test_what_check_has_prepared_goes_though_nothing_was_deployed(world: World) -> None:
+    removed(world, "clicks", wipe_data=True)
+    world.forget_commands()
+    world.hosts["w1"].made = ["new /opt/rhinoctl", "new /var/lib/rhinoctl"]
+    view = removed(world, "clicks")
+    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    changed = {name for name, host in world.hosts.items() if host.asked("remove what was")}
+    assert changed == {"w1"}
 
 
 def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:

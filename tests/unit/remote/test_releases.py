@@ -4,13 +4,14 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rhinoctl import errors
-from rhinoctl.remote.environment import Environment, write_archive
+from rhinoctl.remote.environment import UNUSED_S, Environment, write_archive
 from rhinoctl.remote.host import Untouched
 from rhinoctl.remote.packages import Entry, this_platform
 from rhinoctl.remote.releases import (
@@ -63,6 +64,20 @@ def test_an_archive_of_the_cache_is_taken_if_it_is_whole(tmp_path: Path) -> None
     assert len(said) == 2
     assert hashlib.sha256(content).hexdigest() == whole.sha256
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_archives_that_nobody_used_for_long_go(tmp_path: Path) -> None:
+    used, unused = environment(tmp_path), environment(tmp_path, "X = 2\n")
+    torn = tmp_path / ".new-torn"
+    torn.touch()
+    for file in (used.archive, unused.archive, torn):
+        os.utime(file, (time.time(), time.time() - UNUSED_S + 60))
+    assert environment(tmp_path) == used
+    for file in (unused.archive, torn):
+        os.utime(file, (time.time(), time.time() - UNUSED_S - 60))
+    environment(tmp_path, "X = 3\n")
+    assert used.archive.exists()
+    assert [path for path in tmp_path.iterdir() if unused.name in path.name or path == torn] == []
 
 
 def test_a_release_is_installed_once_and_is_not_current_by_that(tmp_path: Path) -> None:
