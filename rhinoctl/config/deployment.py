@@ -21,7 +21,6 @@ from typing import Final
 
 from rhinoctl.config.backup import STORE
 from rhinoctl.config.inventory import CONTROLLER, Controller, Inventory, Limits, Worker
-from rhinoctl.config.rates import address_of
 from rhinoctl.errors import DiskNotMounted, ForeignManifest
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.placement import Capacity
@@ -382,7 +381,7 @@ def names_of(place: Place, role: Role) -> tuple[str, ...]:
     has: Controller | Worker | None = place.controller if role is Role.CONTROLLER else place.worker
     if has is None:
         return ()
-    return tuple(dict.fromkeys([has.address or has.host, has.host]))
+    return tuple(dict.fromkeys([has.peer_address, has.host]))
 
 
 def holder(place: Place, role: Role) -> str:
@@ -403,12 +402,12 @@ def everywhere(kind: str, address: str, port: int) -> str:
 def controller_url(inventory: Inventory) -> str:
     """How the controller is reached."""
     controller = inventory.controller
-    return url("https", controller.address or controller.host, inventory.ports.controller)
+    return url("https", controller.peer_address, inventory.ports.controller)
 
 
 def agent_url(inventory: Inventory, worker: Worker) -> str:
     """How an agent is reached."""
-    return url("grpc+tls", address_of(worker), agent_port(inventory, worker))
+    return url("grpc+tls", worker.peer_address, agent_port(inventory, worker))
 
 
 def agent_port(inventory: Inventory, worker: Worker) -> int:
@@ -513,7 +512,7 @@ def _controller_settings(
     bandwidths: Mapping[str, float],
 ) -> Mapping[str, object]:
     """The fields of `rhinoctl.control.settings.ControllerSettings` that only it has."""
-    address = controller.address or controller.host
+    address = controller.peer_address
     return {
         "store": posixpath.join(controller.data_dir, STORE),
         "listen": everywhere("https", address, inventory.ports.controller),
@@ -539,7 +538,7 @@ def _agent_settings(inventory: Inventory, worker: Worker) -> Mapping[str, object
         "disk": first,
         "disks": others,
         "run": run_directory(inventory),
-        "listen": everywhere("grpc+tls", address_of(worker), agent_port(inventory, worker)),
+        "listen": everywhere("grpc+tls", worker.peer_address, agent_port(inventory, worker)),
         "cache_bytes": agent.cache_mb << 20,
         "buffer_bytes": agent.buffer_mb << 20,
         "replay_target_s": agent.replay_target_s,

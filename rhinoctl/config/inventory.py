@@ -114,25 +114,33 @@ class Agent(Part):
     require_hardlink: bool = False
 
 
-class Controller(Part):
-    """The host of the controller, and how it decides that a worker is lost."""
+class Reachable(Part):
+    """A host: `host` is where SSH reaches it, `address` how the others do, if in another way."""
 
     host: Host
     address: Host | None = None
+
+    @property
+    def peer_address(self) -> str:
+        """By which the others of the cluster reach it."""
+        return self.address or self.host
+
+
+class Controller(Reachable):
+    """The host of the controller, and how it decides that a worker is lost."""
+
     data_dir: str = "/var/lib/rhinoctl/controller"
     lease_s: Annotated[float, Field(ge=0.5, le=3600)] = limits.LEASE_OF_WORKER_S
     auto_failover: bool = True
     ssh: Ssh = Field(default_factory=Ssh)
 
 
-class Worker(Part):
-    """A host with an agent. `address` is how the others reach it, if not by `host`; `disks` are
-    directories, the first with the log; `slots` bound the instances that it runs; `port` is its
-    agent's, if not the one of all; `bandwidth_mb_s` is of its network, if not as measured."""
+class Worker(Reachable):
+    """A host with an agent. `disks` are directories, the first with the log; `slots` bound the
+    instances that it runs; `port` is its agent's, if not the one of all; `bandwidth_mb_s` is of its
+    network, if not as measured."""
 
-    host: Host
     name: Name | None = None
-    address: Host | None = None
     rack: Label | None = None
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     disks: Annotated[list[str], Field(min_length=1, max_length=64)] = ["/var/lib/rhinoctl/worker"]

@@ -93,11 +93,6 @@ def ago(days: int) -> str:
     return f"{days} day{'' if days == 1 else 's'} ago" if days else "today"
 
 
-def address_of(worker: Worker) -> str:
-    """By which the others reach a worker."""
-    return worker.address or worker.host
-
-
 def _unsaid(inventory: Inventory) -> list[Worker]:
     return [worker for worker in inventory.workers if worker.bandwidth_mb_s is None]
 
@@ -108,7 +103,7 @@ def _measured(inventory: Inventory, rates: Rates | None) -> dict[str, float]:
         worker.id: rate.bytes_s
         for worker in _unsaid(inventory)
         if (rate := known.get(worker.id)) is not None
-        if rate.address == address_of(worker) and rate.bytes_s > 0
+        if rate.address == worker.peer_address and rate.bytes_s > 0
     }
 
 

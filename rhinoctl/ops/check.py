@@ -10,11 +10,10 @@ from typing import Final
 from rhinoctl import limits
 from rhinoctl.config.deployment import agent_port
 from rhinoctl.config.inventory import Inventory
-from rhinoctl.config.rates import Drift, Rate, Rates, address_of, drifts, whole
+from rhinoctl.config.rates import Drift, Rate, Rates, drifts, whole
 from rhinoctl.errors import Busy, Exit, RhinoError, UnwritableDirectory
 from rhinoctl.ops.deployed import Deployed, Seen, read_deployed, see
 from rhinoctl.ops.host_checks import (
-    PYTHON,
     HostFinding,
     Part,
     Verdict,
@@ -38,6 +37,7 @@ from rhinoctl.remote.facts import HostFacts
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.network import Stop, Stretch, measure
+from rhinoctl.remote.packages import fit_python
 from rhinoctl.remote.ssh import Login
 
 PROBE_AFTER: Final = limits.BEACON_PORTS
@@ -238,11 +238,11 @@ def stops_of(inventory: Inventory, facts: Mapping[str, HostFacts]) -> tuple[Stop
     stops = []
     for worker in inventory.workers:
         known = facts.get(worker.id)
-        newest = max(known.pythons, default=None) if known is not None else None
-        if newest is not None and newest[0] >= PYTHON:
+        python = fit_python(known) if known is not None else None
+        if python is not None:
             port = min(agent_port(inventory, worker) + PROBE_AFTER, 65535)
             stops.append(
-                Stop(name=worker.id, python=newest[1], address=address_of(worker), port=port)
+                Stop(name=worker.id, python=python[1], address=worker.peer_address, port=port)
             )
     return tuple(stops)
 
@@ -257,7 +257,7 @@ def rates_of(inventory: Inventory, stretches: tuple[Stretch, ...], now: float) -
     return Rates(
         measured_at=now,
         workers={
-            worker.id: Rate(address=address_of(worker), bytes_s=best[worker.id])
+            worker.id: Rate(address=worker.peer_address, bytes_s=best[worker.id])
             for worker in inventory.workers
             if best.get(worker.id)
         },

@@ -10,12 +10,10 @@ from rhinoctl.config.rates import Drift, ago
 from rhinoctl.protocol.sizes import size
 from rhinoctl.remote.facts import DirectoryFacts, HostFacts
 from rhinoctl.remote.network import Stretch
+from rhinoctl.remote.packages import GLIBC_MIN, PYTHON_MIN, fit_python
 from rhinoctl.remote.services import Kind, choose_kind
 
-PYTHON: Final = (3, 11)
 SPARK: Final = (4, 2)
-LIBC: Final = (2, 28)
-"""glibc of the wheels that we depend on (manylinux_2_28)."""
 
 CLOCK_WARN_S: Final = 1.0
 CLOCK_FAIL_S: Final = 60.0
@@ -211,20 +209,20 @@ def _same(facts: Mapping[str, HostFacts]) -> dict[str, list[str]]:
 def _system(part: Part, facts: HostFacts) -> Iterator[Judged]:
     known = facts.system == "Linux"
     libc = _version(facts.libc.removeprefix("glibc "))
-    fit = known and facts.libc.startswith("glibc") and libc >= LIBC
+    fit = known and facts.libc.startswith("glibc") and libc >= GLIBC_MIN
     yield (
         "platform",
         Verdict.PASS if fit else Verdict.FAIL,
         f"{facts.system} {facts.machine}, {facts.libc or 'another C library than glibc'}",
-        "" if fit else f"use a Linux with glibc {_dotted(LIBC)} or later",
+        "" if fit else f"use a Linux with glibc {_dotted(GLIBC_MIN)} or later",
     )
     newest = max(facts.pythons, default=None)
-    fit = newest is not None and newest[0] >= PYTHON
+    fit = fit_python(facts) is not None
     yield (
         "python",
         Verdict.PASS if fit else Verdict.FAIL,
         f"{_dotted(newest[0])} at {newest[1]}" if newest is not None else "none was found",
-        "" if fit else f"install Python {_dotted(PYTHON)} or later; no package of it is needed",
+        "" if fit else f"install Python {_dotted(PYTHON_MIN)} or later; no package of it is needed",
     )
     if part.sudo and facts.uid:
         yield (
@@ -264,7 +262,7 @@ def _temporary(part: Part, facts: HostFacts) -> tuple[Verdict, str, str]:
 
 def _service(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
     if not lacks_linger(part.sudo, facts):
-        kind = choose_kind(facts, sudo=part.sudo).kind
+        kind = choose_kind(facts, sudo=part.sudo)
         yield "service", Verdict.PASS, SERVICES[kind], ""
         return
     remedy = (
@@ -279,7 +277,7 @@ def _service(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
 
 def lacks_linger(sudo: bool, facts: HostFacts) -> bool:
     """Whether services could be units if the account lingered."""
-    return choose_kind(facts, sudo=sudo).kind is Kind.SUPERVISED and facts.systemd
+    return choose_kind(facts, sudo=sudo) is Kind.SUPERVISED and facts.systemd
 
 
 def _foreign(part: Part, ours: Ours) -> Iterator[Judged]:

@@ -110,7 +110,7 @@ def view_of(file: Path, inventory: Inventory) -> InventoryView:
             name=CONTROLLER,
             host=controller.host,
             user=controller.ssh.user or "",
-            address=_listening(controller.address or controller.host, inventory.ports.controller),
+            address=_listening(controller.peer_address, inventory.ports.controller),
             directories=(controller.data_dir,),
         ),
         workers=tuple(
@@ -118,7 +118,7 @@ def view_of(file: Path, inventory: Inventory) -> InventoryView:
                 name=worker.id,
                 host=worker.host,
                 user=worker.ssh.user or "",
-                address=_listening(worker.address or worker.host, worker.port or 0),
+                address=_listening(worker.peer_address, worker.port or 0),
                 rack=worker.rack or "",
                 slots=worker.slots or 0,
                 memory_mb=worker.limits.memory_mb or 0,

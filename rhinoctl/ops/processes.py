@@ -38,7 +38,7 @@ class Process:
     @property
     def kind(self) -> str:
         """Who keeps it running."""
-        return choose_kind(self.facts, sudo=self.sudo).kind.value
+        return choose_kind(self.facts, sudo=self.sudo).value
 
     def keeper(self, host: Host) -> Keeper:
         """Who keeps the services of its host."""

@@ -77,17 +77,23 @@ def this_platform() -> Platform:
     )
 
 
+def fit_python(facts: HostFacts) -> tuple[tuple[int, int], str] | None:
+    """The newest interpreter of a host, version and path, if it is one that we run with."""
+    newest = max(facts.pythons, default=None)
+    return newest if newest is not None and newest[0] >= PYTHON_MIN else None
+
+
 def python_of(facts: HostFacts) -> tuple[tuple[int, int], str]:
     """The interpreter that a host's processes run with, the newest that there is: version and
     path. Raises UnsupportedHost if there is none of 3.11 or later."""
-    newest = max(facts.pythons, default=None)
-    if newest is None or newest[0] < PYTHON_MIN:
+    found = fit_python(facts)
+    if found is None:
         raise UnsupportedHost(
             f"{facts.host}: there is no Python {_dotted(PYTHON_MIN)} or later",
             remedy="install one; no package of it is needed. `rhinoctl check` says what else is not"
             " fit",
         )
-    return newest
+    return found
 
 
 def platform_of(facts: HostFacts) -> Platform:

@@ -44,14 +44,6 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A kind; `hint` is what would make a better one possible."""
-
-    kind: Kind
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """A module of a release that is kept running with a settings file. `run_dir` is a directory of
     the host that outlives a restart of it; `python` is its interpreter. `memory_mb` and `cpus`
@@ -74,20 +66,16 @@ class Service:
         return ("/bin/sh", f"{self.install_dir}/current/run", self.module, self.settings)
 
 
-def choose_kind(facts: HostFacts, *, sudo: bool) -> Choice:
+def choose_kind(facts: HostFacts, *, sudo: bool) -> Kind:
     """How services are kept on a host: with root a unit of systemd; without, a unit of the account
     if that is looked after also when nobody is logged in; else a supervisor."""
     if not facts.systemd:
-        return Choice(kind=Kind.SUPERVISED)
+        return Kind.SUPERVISED
     if sudo or facts.uid == 0:
-        return Choice(kind=Kind.SYSTEMD)
+        return Kind.SYSTEMD
     if facts.user_manager and facts.linger:
-        return Choice(kind=Kind.SYSTEMD_USER)
-    return Choice(
-        kind=Kind.SUPERVISED,
-        hint=f"for units of systemd without root: `sudo loginctl enable-linger {facts.user}` on"
-        " the host, once; or `ssh.sudo: true`",
-    )
+        return Kind.SYSTEMD_USER
+    return Kind.SUPERVISED
 
 
 class Keeper(Protocol):
@@ -117,7 +105,7 @@ def keeper_of(host: Host, facts: HostFacts, *, sudo: bool) -> Keeper:
     """Who keeps services on a host (`choose_kind`). Without root an account may have begun to
     linger, or may not linger any more, since a service was started: what runs the other way is
     found, too."""
-    kind = choose_kind(facts, sudo=sudo).kind
+    kind = choose_kind(facts, sudo=sudo)
     if kind is Kind.SYSTEMD:
         return Systemd(host, root=sudo)
     supervised = Supervised(host, python=python_of(facts)[1], root=sudo)

@@ -119,7 +119,7 @@ def test_an_agent_is_put_on_a_host_over_ssh_and_outlives_the_connection(
     assert not install_environment(there, environment, OPT, python=python, root=False)
     switch(there, environment.name, OPT, root=False)
     service = _agent(there, python)
-    assert choose_kind(facts, sudo=False).kind is Kind.SUPERVISED  # a namespace has no systemd
+    assert choose_kind(facts, sudo=False) is Kind.SUPERVISED  # a namespace has no systemd
     keeper = keeper_of(there, facts, sudo=False)
     try:
         assert keeper.define(service)
