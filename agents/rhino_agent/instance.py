@@ -9,7 +9,9 @@ Invariants:
 2. Batches change the state in memory. A vnode's changes go to its database all at once, with the
    last batch that touched it: before its checkpoint, and when unwritten bytes exceed their budget.
    What a death loses is made again from checkpoint and log (docs/adr/0007-write-behind-cache.md).
-3. What could not be written ends the process: what is half done is thrown away with the live
+3. A command that comes after a later one changes nothing: a dead agent's may arrive after its
+   successor, which adopts the process, has asked what it has.
+4. What could not be written ends the process: what is half done is thrown away with the live
    databases.
 """
 
@@ -82,6 +84,7 @@ class Instance:
         self._lives: dict[Vnode, str] = {}
         self._applied: dict[Vnode, BatchTime] = {}
         self._touched: dict[Vnode, BatchTime] = {}
+        self._turn = m.Turn()
         self._last: tuple[m.ApplyBatch, m.BatchApplied] | None = None
         self.stopping = False
 
@@ -139,6 +142,10 @@ class Instance:
         if handler is None:
             detail = f"an instance takes no {type(message).__name__}"
             return self._refusal(m.RefusalCode.FOREIGN, detail)
+        if message.turn < self._turn:
+            detail = f"command {message.turn} comes after {self._turn}"
+            return self._refusal(m.RefusalCode.FENCED, detail)
+        self._turn = message.turn
         try:
             return handler(self, message)
         except RhinoError as fault:

@@ -86,6 +86,7 @@ class Instance:
         self._birth_path = f"{root}/instances/{instance}.json"
         self._birth = self._read_birth()
         self._pending: Done | None = None
+        self._given = 0
         self._stray: Stray | None = None
         self._asked_at = 0.0
         self._started_at: float | None = None
@@ -120,6 +121,11 @@ class Instance:
         return self._birth.listen if self._beacons is None else self._beacon
 
     # --- commands --------------------------------------------------------------------------------
+
+    def turn(self) -> m.Turn:
+        """The place of the next command."""
+        self._given += 1
+        return m.Turn(agent=self._ports.incarnation, number=self._given)
 
     def command(self, message: m.Message, done: Done, *, timeout_s: float) -> None:
         """Give it its one command; `done` hears the answer, or that none will come."""
@@ -173,7 +179,7 @@ class Instance:
                 self.end("it does not answer")
             elif now - self._asked_at > limits.INSTANCE_POLL_S:
                 self._asked_at = now
-                status = m.InstanceStatus(header=self._header())
+                status = m.InstanceStatus(header=self._header(), turn=self.turn())
                 self.command(status, self._on_status, timeout_s=limits.INSTANCE_START_S)
 
     def _on_status(self, envelope: Envelope) -> None:
@@ -269,7 +275,8 @@ class Instance:
         stop = m.StopInstance(
             header=m.Header(
                 cluster=header.cluster, job=header.job, incarnation=stray.birth.incarnation
-            )
+            ),
+            turn=self.turn(),
         )
         address = Address(stray.birth.listen)
         self._ports.ask(address, stop, answered, timeout_s=limits.INSTANCE_START_S)

@@ -9,7 +9,7 @@ marked, is in docs/protocol/versions.md.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from rhinoctl.ids import NO_JOB, Attempt, BatchTime, InstanceId, JobUid, Vnode, WorkerId
 from rhinoctl.protocol import codec
@@ -447,8 +447,27 @@ class StoredCheckpoint(Message):
 # --- agent to its instances ----------------------------------------------------------------------
 
 
+class Turn(NamedTuple):
+    """The place of a command among all that an instance gets: the incarnation of the agent that
+    gives it, and how many it has given."""
+
+    agent: int = 0
+    number: int = 0
+
+
+FIRST_TURN = Turn()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenVnode(Message):
+class Command(Message):
+    """The root of what an agent has its instance do. One that comes after a later one is refused:
+    whoever gave it is dead or has given it up, and what there is was asked for since."""
+
+    turn: Turn = FIRST_TURN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenVnode(Command):
     """Open a vnode's live database from a base checkpoint directory (empty: from nothing).
     Answer: `Done`. The directory is the checkpoint's, never written to; the database goes to the
     directory `live`, on the same disk (empty: below the instance's own)."""
@@ -460,7 +479,7 @@ class OpenVnode(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloseVnode(Message):
+class CloseVnode(Command):
     """Answer: `Done`. The live database is thrown away."""
 
     vnode: Vnode
@@ -485,7 +504,7 @@ class SegmentPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyBatch(Message):
+class ApplyBatch(Command):
     """Apply one decided batch to some vnodes, all of which have applied what comes before it.
 
     `parts` are in (channel, sequence) order. `output` is the absolute path for the results of the
@@ -515,7 +534,7 @@ class BatchApplied(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointVnode(Message):
+class CheckpointVnode(Command):
     """Write an image of a vnode's state into a new directory. Answer: `Checkpointed`."""
 
     vnode: Vnode
@@ -532,7 +551,7 @@ class Checkpointed(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceStatus(Message):
+class InstanceStatus(Command):
     """Answer: `InstanceState`."""
 
 
@@ -548,7 +567,7 @@ class InstanceState(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopInstance(Message):
+class StopInstance(Command):
     """End the process after closing every database. Answer: `Done`."""
 
 

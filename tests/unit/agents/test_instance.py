@@ -247,6 +247,22 @@ def test_a_command_for_another_process_is_refused(changes: dict[str, object]) ->
     assert answer.code is m.RefusalCode.FENCED
 
 
+def test_a_command_that_comes_after_a_later_one_is_refused() -> None:
+    """What a dead agent gave may arrive after its successor has asked what there is, and what was
+    given up after the command that took its place."""
+    bench = Bench()
+    late = bench.batch(0, turn=m.Turn(agent=3, number=9))
+    status = m.InstanceStatus(header=HEADER, turn=m.Turn(agent=4, number=1))
+    for _ in range(2):
+        assert isinstance(bench.ask(status), m.InstanceState)
+    assert refusal(bench.ask(late)).code is m.RefusalCode.FENCED
+    assert set(bench.instance.positions.values()) == {BASE}
+    bench.ask(bench.batch(0, turn=m.Turn(agent=4, number=3)))
+    close = m.CloseVnode(header=HEADER, vnode=Vnode(0), turn=m.Turn(agent=4, number=2))
+    assert refusal(bench.ask(close)).code is m.RefusalCode.FENCED
+    assert set(bench.instance.positions.values()) == {BatchTime(0, 0)}
+
+
 def test_stop_is_answered_first() -> None:
     bench = Bench()
     assert isinstance(bench.ask(m.StopInstance(header=HEADER)), m.Done)
