@@ -1,6 +1,7 @@
 """``rhinoctl hosts list|exec``, ``start``, ``stop``, ``restart``, ``logs``: what runs on hosts."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -160,14 +161,24 @@ def logs(
     lines: Annotated[
         int, typer.Option("--lines", metavar="N", min=1, max=100_000, help="So many, the last.")
     ] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Then what is written, until Ctrl-C.")
+    ] = False,
     inventory: InventoryFile = USUAL_FILE,
     accept_new: AcceptNew = False,
     ask_password: AskPassword = False,
     as_json: Json = False,
 ) -> int:
-    """Show the end of the log of a host's agent, or of the controller."""
+    """Show the end of the log of a host's agent, or of the controller.
+
+    With --follow and --json, each look that found something is a document of its own.
+    """
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
-    emit(ops.read_logs(inventory, host, lines, login), as_json, log_text, as_it_is=True)
+    with closing(ops.follow_logs(inventory, host, lines, login)) as views:
+        for view in views:
+            emit(view, as_json, log_text, as_it_is=True)
+            if not follow:
+                break
     return Exit.DONE
 
 
@@ -194,7 +205,7 @@ def add_to(app: typer.Typer) -> None:
     refused = "a host that is not in the inventory, or nothing is deployed"
     app.command(
         **ends(
-            "rhinoctl logs w1 --lines 20\nrhinoctl logs controller",
+            "rhinoctl logs w1 --lines 20\nrhinoctl logs controller --follow",
             *(Exit.REFUSED, Exit.PARTIAL),
             refused=refused,
             partial="the host could not be asked",

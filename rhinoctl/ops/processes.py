@@ -18,7 +18,7 @@ from rhinoctl.remote.facts import HostFacts
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.packages import python_of
 from rhinoctl.remote.services import Keeper, Service, choose_kind, keeper_of
-from rhinoctl.remote.supervised import ServiceState
+from rhinoctl.remote.supervised import Log, ServiceState
 
 PATIENCE_S: Final = 15.0
 """An agent's farewell takes seconds, and its instances end with it; what does not is killed."""
@@ -62,9 +62,9 @@ class Process:
         """End it, and remove what was written to keep it running."""
         self.keeper(host).remove(self.service, PATIENCE_S)
 
-    def logs(self, host: Host, lines: int) -> tuple[str, ...]:
-        """The last lines of its log."""
-        return self.keeper(host).logs(self.service, lines).lines
+    def logs(self, host: Host, lines: int, after: str = "") -> Log:
+        """The last lines of its log; after a cursor, those that came since."""
+        return self.keeper(host).logs(self.service, lines, after)
 
     def ended(self, state: ServiceState) -> ServiceFailed:
         """The error about one that does not stay."""

@@ -1,6 +1,7 @@
 """What runs on a cluster's hosts: listed, started, ended, started anew, and its logs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Command, Host
 from rhinoctl.remote.ssh import Login
+from rhinoctl.remote.supervised import Log
 
 T = TypeVar("T")
 
@@ -26,6 +28,9 @@ Selected = Mapping[str, tuple[Role, ...]]
 AGENTS_LAST: Final = (Role.CONTROLLER, Role.AGENT)
 """The controller is first to start, since agents report to it, and first to end, so that it does
 not take a cluster that is ended for one that fails."""
+
+FOLLOW_S: Final = 1.0
+"""Between two looks at a log that is followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,23 +146,43 @@ def restart(
     return _change(file, names, login, on, open_fleet, rolling=True)
 
 
-def read_logs(
-    file: Path, name: str, lines: int, login: Login, open_fleet: OpenFleet = fleet_of
-) -> LogView:
-    """The end of the log of a host's process: its agent's, unless the controller is named. Raises
-    UnknownHost, and HostError's leaves."""
+def follow_logs(
+    file: Path,
+    name: str,
+    lines: int,
+    login: Login,
+    open_fleet: OpenFleet = fleet_of,
+    pause: Callable[[float], object] = time.sleep,
+) -> Generator[LogView, None, None]:
+    """The end of the log of a host's process, its agent's unless the controller is named; then what
+    is written to it, for as long as that is asked for. Raises UnknownHost, and HostError's leaves,
+    also once the host is not there any more."""
     cluster = read_deployed(file)
     ((host, roles),) = list(cluster.selected([name]).items())[:1]
+    role = roles[-1]
 
-    def look(there: Host) -> LogView:
-        process, _ = _process(there, cluster, roles[-1])
-        return LogView(host=host, role=roles[-1].value, lines=process.logs(there, lines))
+    def look(there: Host) -> tuple[Process, Log]:
+        process, _ = _process(there, cluster, role)
+        return process, process.logs(there, lines)
+
+    def look_again(there: Host) -> Log:
+        return process.logs(there, lines, log.cursor)
 
     with open_fleet(cluster.inventory, login) as fleet:
-        found = fleet.each(look, [host])[host]
-    if isinstance(found, RhinoError):
-        raise found
-    return found
+        process, log = _of_one(fleet.each(look, [host]))
+        yield LogView(host=host, role=role.value, lines=log.lines)
+        while True:
+            pause(FOLLOW_S)
+            log = _of_one(fleet.each(look_again, [host]))
+            if log.lines:
+                yield LogView(host=host, role=role.value, lines=log.lines)
+
+
+def _of_one(found: Mapping[str, T | RhinoError]) -> T:
+    (answer,) = found.values()
+    if isinstance(answer, RhinoError):
+        raise answer
+    return answer
 
 
 # --- running commands ----------------------------------------------------------------------------

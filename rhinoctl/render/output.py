@@ -37,7 +37,7 @@ def emit(
 ) -> None:
     """The result of a command, on stdout; `as_it_is`: long lines are not folded."""
     if as_json:
-        print(json.dumps(codec.to_json(value), indent=2))
+        print(json.dumps(codec.to_json(value), indent=2), flush=True)
     else:
         console_of(sys.stdout).print(table(value), soft_wrap=as_it_is)
 

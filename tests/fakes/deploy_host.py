@@ -13,7 +13,7 @@ from rhinoctl.protocol import codec
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Command, Done, Host
 from rhinoctl.remote.spoken import Spoken
-from rhinoctl.remote.supervised import ServiceState
+from rhinoctl.remote.supervised import Log, ServiceState
 
 FACTS = {
     "user": "spark",
@@ -59,6 +59,7 @@ class FakeHost:
     current: str = ""
     spoken: dict[str, Spoken] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
     crashes: bool = False
     closed: bool = False
 
@@ -174,6 +175,11 @@ class FakeHost:
     def _start(self, name: str, command: Command) -> bytes:
         self.running.setdefault(name, len(self.commands))
         return codec.dumps(ServiceState(running=True, kept=True, pid=self.running[name]))
+
+    def _logs(self, name: str, command: Command) -> bytes:
+        lines, after = command.argv[-2:]
+        begin = int(after) if after else max(len(self.said) - int(lines), 0)
+        return codec.dumps(Log(lines=tuple(self.said[begin:]), cursor=str(len(self.said))))
 
     def _stop(self, name: str, command: Command) -> bytes:
         self.running.pop(name, None)

@@ -96,6 +96,25 @@ def test_a_cluster_that_was_not_deployed_from_here_is_not_stopped(world: World) 
     assert not any(host.changed for host in world.hosts.values())
 
 
+def test_a_log_is_followed_until_its_host_is_gone(world: World) -> None:
+    host = world.hosts["w1"]
+    host.said = ["one", "two", "three"]
+    writes = iter([["four"], [], ["five", "six"]])
+
+    def pause(_: float) -> None:
+        news = next(writes, None)
+        host.said += news or []
+        if news is None:
+            host.before = failing("logs", AWAY)
+
+    open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
+    views = running.follow_logs(world.inventory, "w1", 2, Login(), open_fleet, pause)
+    for lines in (("two", "three"), ("four",), ("five", "six")):
+        assert next(views) == running.LogView(host="w1", role="agent", lines=lines)
+    with pytest.raises(type(AWAY)):
+        next(views)
+
+
 def test_a_command_on_all_hosts(world: World) -> None:
     command = running.command_of(["look", "here"], timeout_s=5, root=False)
     for host in world.hosts.values():
