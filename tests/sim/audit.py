@@ -212,10 +212,13 @@ class Audit:
 
     def _check_left_over(self, worker: WorkerId) -> None:
         """A worker that the job has gone on without keeps what it had, until it is told to drop it
-        or is taken in again: it has not heard of what was decided since."""
+        or is taken in again: it has not heard of what was decided since. Of the record that takes
+        it in, in which it has no vote, it hears when the next batch is opened."""
         disk, decided = self._disk(worker), self._watching.decided
         attempts = {(*r.position, *r.attempt) for r in decided}
-        heard = [r for r in decided if worker in r.voters or worker in r.next_epoch.listeners()]
+        voted = [r for r in decided if worker in r.voters]
+        listened = [r for r in decided[:-1] if worker in r.next_epoch.listeners()]
+        heard = [*voted, *listened]
         newest = max(((*r.position, *r.attempt) for r in heard), default=())
         for name in disk.list(f"{self._root()}/log"):
             parts = SEGMENT.fullmatch(name)
