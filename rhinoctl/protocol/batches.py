@@ -46,7 +46,14 @@ from rhinoctl.protocol.decisions import Task as Task
 from rhinoctl.protocol.decisions import batch_record, epoch_record
 from rhinoctl.protocol.epochs import Epoch, successor_fault
 from rhinoctl.protocol.records import DecisionRecord, RecordId
-from rhinoctl.protocol.sessions import NOBODY, Lineage, last_decided, newest_epoch, unfenced
+from rhinoctl.protocol.sessions import (
+    NOBODY,
+    Lineage,
+    asked_after_all,
+    last_decided,
+    newest_epoch,
+    unfenced,
+)
 
 
 def begin(lineage: Lineage, task: Task, proposal: Epoch | None = None) -> Step:
@@ -198,17 +205,26 @@ def _fence_answered(state: BatchState, event: Answered) -> Step:
 
 def _fenced(state: BatchState) -> Step:
     """All that were asked have answered: are there more to ask? If not, where are we?"""
-    fences = {w: answer for w, answer in state.fences.items() if w not in state.lost}
-    more = unfenced(fences, state.lost)
+    lost, coming = state.lost, state.task.change or state.proposal
+    if coming is None or not coming.forced:
+        lost -= asked_after_all(_without(state.fences, lost), lost)
+    fences = _without(state.fences, lost)
+    more = unfenced(fences, lost) | (state.lost - lost - fences.keys())
     if more:
         fence = m.Fence(header=state.lineage.header())
         sends = tuple(Send(worker=worker, message=fence) for worker in sorted(more))
         return replace(state, waiting=more), sends
     lineage = replace(state.lineage, fenced=True)
-    last = last_decided(fences, state.lost)
+    last = last_decided(fences, lost)
     if last is not None:
         lineage = replace(lineage, last=last, epoch=last.next_epoch)
     return _placed(replace(state, lineage=lineage))
+
+
+def _without(
+    fences: Mapping[WorkerId, m.FenceAnswer], lost: frozenset[WorkerId]
+) -> dict[WorkerId, m.FenceAnswer]:
+    return {worker: answer for worker, answer in fences.items() if worker not in lost}
 
 
 def _placed(state: BatchState) -> Step:

@@ -50,7 +50,8 @@ class Epoch:
 
     An epoch that gives something up is a *cut*: `lost` are workers, without which it is decided,
     and `failed` instances, though their workers may live. What they owned has heirs. Of the vnodes
-    in `forfeited` nobody has a copy, and somebody has accepted that: their heirs begin empty.
+    in `forfeited` nobody has a copy, and somebody has accepted that: their heirs begin empty. It is
+    `forced` if somebody has accepted that there may be such.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Epoch:
     lost: frozenset[WorkerId] = frozenset()
     failed: frozenset[InstanceId] = frozenset()
     forfeited: frozenset[Vnode] = frozenset()
+    forced: bool = False
 
     def __post_init__(self) -> None:
         fault = epoch_fault(self)

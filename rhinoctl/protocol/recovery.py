@@ -117,6 +117,7 @@ def _offered(
         known is not None
         and known.number == epoch.number + 1
         and known.lost == (state.gone.within(epoch).workers)
+        and known.forced == state.force
     ):
         return state  # who has taken it up need not begin again
     taken = facts.planned
@@ -130,7 +131,10 @@ def _offered(
         return replace(state, phase=Phase.ABORTED, proposal=None, why=why)
     origins = {v: epoch.routes[v].owner for v in plan.heirs}
     return replace(
-        state, proposal=plan.epoch, heirs=plan.heirs, origins={**state.origins, **origins}
+        state,
+        proposal=replace(plan.epoch, forced=state.force),
+        heirs=plan.heirs,
+        origins={**state.origins, **origins},
     )
 
 

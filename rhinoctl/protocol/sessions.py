@@ -7,7 +7,7 @@ or written for a batch (design, section 4, step 0).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rhinoctl.ids import JobUid, WorkerId
+from rhinoctl.ids import JobUid, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.messages import FenceAnswer, Header
 from rhinoctl.protocol.records import DecisionRecord
@@ -76,7 +76,8 @@ def last_decided(
     answers together hold at most one record after the newest that is known to be decided.
 
     Without the `lost`, a record that all other voters have sealed may have been decided or not; no
-    other can have been, so that it counts as decided (docs/protocol/failover.md).
+    other can have been, so that it counts as decided (docs/protocol/failover.md), unless some of
+    the lost are `asked_after_all`.
     """
     known = [answer.decided for answer in fences.values() if answer.decided is not None]
     last = max(known, key=lambda record: record.position, default=None)
@@ -84,6 +85,31 @@ def last_decided(
         if _holders(fences, candidate) >= set(candidate.voters) - lost:
             return candidate
     return last
+
+
+def asked_after_all(
+    fences: Mapping[WorkerId, FenceAnswer], lost: frozenset[WorkerId]
+) -> frozenset[WorkerId]:
+    """The lost whose answers are needed all the same: they have not shown that they sealed a record
+    that counts as decided without them, and in whose epoch each has the last copy of a vnode.
+
+    No cut could follow that record, so that the worker would be needed again, and deny it. For the
+    same reason nobody has acted on it without their seals, and their answers settle what it is.
+    """
+    known = [answer.decided for answer in fences.values() if answer.decided is not None]
+    last = max(known, key=lambda record: record.position, default=None)
+    for candidate in _candidates(fences, last):
+        holders, voters = _holders(fences, candidate), set(candidate.voters)
+        silent = frozenset(voters & lost - holders)
+        if holders >= voters - lost and silent:
+            needed = all(has_last_copy(candidate.next_epoch, worker) for worker in silent)
+            return silent if needed else NOBODY
+    return NOBODY
+
+
+def has_last_copy(epoch: Epoch, worker: WorkerId) -> bool:
+    """Whether nobody else has everything of some vnode."""
+    return any({*epoch.full_holders(Vnode(v))} == {worker} for v in epoch.vnodes())
 
 
 def _candidates(

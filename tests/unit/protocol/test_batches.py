@@ -10,10 +10,11 @@ from rhinoctl.ids import BASE, BatchTime
 from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.batches import Answered, Expired, FaultKind, Lost, Phase, Proposed
-from rhinoctl.protocol.epochs import with_members_full, with_moves
+from rhinoctl.protocol.epochs import with_chains_cut, with_members_full, with_moves
 from rhinoctl.protocol.records import DecisionRecord, Watermarks
 from tests.fakes.cluster.scenarios import I0, I1, TWO, V0, W1, W2, W3, epoch
 from tests.unit.protocol.building import (
+    CUT,
     DONE,
     FIRST,
     FOUNDING,
@@ -41,6 +42,9 @@ FULL = with_members_full(JOINING, {V0: W2})
 """The epoch that makes w2, which has joined, a full member."""
 BATCH_0 = record(0, 2, FOUNDING.id)
 CHANGE_AFTER_0 = replace(record(0, 3, BATCH_0.id, step=1, next_epoch=MOVED), epoch=1)
+STRIPPED = with_chains_cut(FIRST, {V0: frozenset({W2})})
+"""The next epoch: nobody but w1 has vnode 0."""
+STRIPPED_AFTER_0 = replace(record(0, 3, BATCH_0.id, step=1, next_epoch=STRIPPED), epoch=1)
 
 
 def fault(run: Run) -> FaultKind:
@@ -345,6 +349,64 @@ def test_an_epoch_that_holds_already_is_made_known_to_all() -> None:
     assert run.state.ended
     assert run.state.fault is None
     assert run.state.lineage.epoch == MOVED
+
+
+# --- what the lost are asked all the same --------------------------------------------------------
+
+
+def stripped(**cut: bool) -> Run:
+    """w1 is given up, and w2 has sealed that it keeps no copy of vnode 0 any more."""
+    task_ = batches.Task(time=BASE, change=replace(CUT, **cut))  # type: ignore[arg-type]
+    run = begun(lineage(None, fenced=False), task_)
+    assert {send.worker for send in run.sends} == {W2}
+    return run.answer(fence_answer(BATCH_0, STRIPPED_AFTER_0), W2)
+
+
+def test_invariant_2_who_has_the_last_copy_is_asked_before_a_record_counts_without_it() -> None:
+    """No cut could follow that record: the job would go on with w1, which does not know of it."""
+    run = stripped()
+    assert [(send.worker, type(send.message)) for send in run.sends] == [(W1, m.Fence)]
+    assert run.state.phase is Phase.FENCING
+    assert fault(run.on(Expired())) is FaultKind.UNREACHABLE
+    assert run.state.fault is not None
+    assert run.state.fault.workers == (W1,)
+
+
+def test_what_the_last_copy_has_not_sealed_was_never_decided() -> None:
+    run = stripped().answer(fence_answer(BATCH_0), W1)
+    assert run.state.phase is Phase.SEALING
+    assert run.state.record is not None
+    assert (run.state.record.next_epoch, run.state.record.after) == (CUT, BATCH_0.id)
+    assert {send.worker for send in run.sends} == {W2}
+
+
+def test_what_the_last_copy_has_sealed_was_decided() -> None:
+    run = stripped().answer(fence_answer(BATCH_0, STRIPPED_AFTER_0), W1)
+    assert run.state.phase is Phase.APPLYING
+    assert run.state.record == STRIPPED_AFTER_0
+
+
+def test_who_has_accepted_that_state_is_lost_does_not_wait_for_the_last_copy() -> None:
+    run = stripped(forced=True)
+    assert run.state.phase is Phase.APPLYING
+    assert run.state.record == STRIPPED_AFTER_0
+
+
+def test_a_record_that_a_cut_can_follow_counts_without_the_lost() -> None:
+    moved = batches.Task(time=BASE, change=CUT)
+    run = begun(lineage(None, fenced=False), moved)
+    run.answer(fence_answer(BATCH_0, CHANGE_AFTER_0), W2)
+    assert run.state.phase is Phase.APPLYING
+    assert run.state.record == CHANGE_AFTER_0
+
+
+def test_a_driver_asks_the_last_copy_too() -> None:
+    run = begun(lineage(None, fenced=False), task(1), CUT)
+    run.answer(fence_answer(BATCH_0, STRIPPED_AFTER_0), W2)
+    run.on(Proposed(epoch=CUT))
+    assert {(send.worker, type(send.message)) for send in run.sends} == {(W1, m.Fence)}
+    run.answer(fence_answer(BATCH_0), W1)
+    assert run.state.phase is Phase.CUTTING
 
 
 def test_an_epoch_record_that_a_newcomer_cannot_seal_ends() -> None:

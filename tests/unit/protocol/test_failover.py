@@ -1,5 +1,7 @@
 """Who inherits: every orphan has an heir that is a full member, or nothing is proposed."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,6 +148,15 @@ def forced(now: Epoch, lost: WorkerId) -> Failover:
         force=True,
     )
     return step(begun, seen(now), {}, 0.0)
+
+
+def test_a_cut_that_is_offered_is_offered_anew_once_it_may_lose_state() -> None:
+    before = epoch(THREE, ((I0, "w2"), (I1, "w3"), (I2, "w1")))
+    offered = step(replace(forced(before, W1), force=False, proposal=None), seen(before), {}, 0.0)
+    assert offered.proposal is not None
+    assert not offered.proposal.forced
+    again = step(replace(offered, force=True), seen(before), {}, 1.0)
+    assert again.proposal == replace(offered.proposal, forced=True)
 
 
 def test_a_failover_knows_what_began_empty_by_all_of_its_cuts() -> None:
