@@ -207,7 +207,7 @@ def _fenced(state: BatchState) -> Step:
     """All that were asked have answered: are there more to ask? If not, where are we?"""
     lost, coming = state.lost, state.task.change or state.proposal
     if coming is None or not coming.forced:
-        lost -= asked_after_all(_without(state.fences, lost), lost)
+        lost -= asked_after_all(state.fences, lost)
     fences = _without(state.fences, lost)
     more = unfenced(fences, lost) | (state.lost - lost - fences.keys())
     if more:

@@ -90,26 +90,24 @@ def last_decided(
 def asked_after_all(
     fences: Mapping[WorkerId, FenceAnswer], lost: frozenset[WorkerId]
 ) -> frozenset[WorkerId]:
-    """The lost whose answers are needed all the same: they have not shown that they sealed a record
-    that counts as decided without them, and in whose epoch each has the last copy of a vnode.
+    """The lost whose answers are needed all the same: a record counts as decided without them, and
+    nobody else would have all of some vnode in its epoch; as far as their answers are not there, or
+    show that none of them has sealed it.
 
-    No cut could follow that record, so that the worker would be needed again, and deny it. For the
-    same reason nobody has acted on it without their seals, and their answers settle what it is.
+    No cut could follow that record, so that they would be needed again, and deny it. For the same
+    reason nobody has acted on it while none of their seals was known, and their answers settle what
+    it is. `fences` has those of the lost, too.
     """
     known = [answer.decided for answer in fences.values() if answer.decided is not None]
     last = max(known, key=lambda record: record.position, default=None)
     for candidate in _candidates(fences, last):
-        holders, voters = _holders(fences, candidate), set(candidate.voters)
-        silent = frozenset(voters & lost - holders)
-        if holders >= voters - lost and silent:
-            needed = all(has_last_copy(candidate.next_epoch, worker) for worker in silent)
-            return silent if needed else NOBODY
+        holders, voters = _holders(fences, candidate), {*candidate.voters}
+        after = candidate.next_epoch
+        if holders >= voters - lost:
+            silent = voters & lost - holders
+            ends = ({*after.full_holders(Vnode(v))} for v in after.vnodes())
+            return NOBODY.union(*(holding for holding in ends if holding <= silent))
     return NOBODY
-
-
-def has_last_copy(epoch: Epoch, worker: WorkerId) -> bool:
-    """Whether nobody else has everything of some vnode."""
-    return any({*epoch.full_holders(Vnode(v))} == {worker} for v in epoch.vnodes())
 
 
 def _candidates(

@@ -9,8 +9,8 @@ from rhinoctl.ids import WorkerId
 from rhinoctl.protocol.epochs import Epoch, with_members_full
 from rhinoctl.protocol.messages import FenceAnswer
 from rhinoctl.protocol.records import DecisionRecord
-from rhinoctl.protocol.sessions import last_decided, unfenced
-from tests.fakes.cluster.scenarios import I0, V0, W1, W2, W3, epoch
+from rhinoctl.protocol.sessions import NOBODY, asked_after_all, last_decided, unfenced
+from tests.fakes.cluster.scenarios import I0, I1, V0, W1, W2, W3, epoch
 from tests.unit.protocol.building import FIRST, FOUNDING, fence_answer, record
 
 ZERO = record(0, 2, FOUNDING.id)
@@ -86,3 +86,19 @@ def test_nobody_else_is_fenced_when_all_are() -> None:
     answers = {worker: at(ZERO) for worker in known.voters()}
     assert unfenced(answers) == frozenset()
     assert unfenced({W1: at(None)}) == frozenset()
+
+
+def test_the_lost_who_have_the_last_copies_of_a_vnode_are_asked_after_all() -> None:
+    """w1 and w2 alone have vnode 0 in the epoch that w3 has sealed."""
+    both, workers = frozenset({W1, W2}), {I0: W1, I1: W3}
+    alone = epoch(workers, ((I0, "w2"), (I1, "")))
+    sealed = record(1, 3, ZERO.id, voters=(W1, W2, W3), next_epoch=alone)
+    survivors = {W3: at(ZERO, sealed)}
+    assert last_decided(survivors, both) == sealed
+    assert asked_after_all(survivors, both) == both
+    assert asked_after_all(survivors, frozenset({W1})) == NOBODY, "w2 has sealed it, or it is open"
+    assert asked_after_all({**survivors, W1: at(ZERO)}, both) == both
+    assert asked_after_all({**survivors, W1: at(ZERO), W2: at(ZERO)}, both) == both
+    assert asked_after_all({**survivors, W1: at(ZERO), W2: at(ZERO, sealed)}, both) == NOBODY
+    spread = replace(sealed, next_epoch=epoch(workers, ((I0, "w2 w3"), (I1, ""))))
+    assert asked_after_all({W3: at(ZERO, spread)}, both) == NOBODY
