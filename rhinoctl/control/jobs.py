@@ -270,6 +270,7 @@ class Jobs:
             generation=generation,
             epoch=self.epoch(document),
             workers=self._fleet.addresses(),
+            cut=self._registry.cut(document.spec.uid),
         )
 
     def epoch(self, document: JobDocument) -> Epoch:
@@ -329,11 +330,13 @@ class Jobs:
         return self.offer_now(document, live=live)
 
     def offer_now(self, document: JobDocument, *, live: bool) -> views.Offer:
-        """The offer as it stands."""
-        presence = self.presence(document.spec.uid)
+        """The offer as it stands. A cut that was offered is, also by a controller that has just
+        started."""
+        uid = document.spec.uid
+        presence = self.presence(uid)
         return views.Offer(
             revision=presence.revision,
-            proposal=presence.proposal if live else None,
+            proposal=(presence.proposal or self._registry.cut(uid)) if live else None,
             wake=presence.wake,
             live=live,
         )

@@ -519,7 +519,7 @@ class Operations:
         uid = document.spec.uid
         proposal: Epoch | None
         if recovering is not None and recovering.failover.phase is hm.Phase.ARMED:
-            proposal, active = recovering.failover.proposal, True
+            proposal, active = self.registry.cut(uid), True
         elif running is not None and not running.handover.ended:
             proposal = running.handover.proposal
             paused = running.handover.phase is hm.Phase.PAUSED

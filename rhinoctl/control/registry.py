@@ -16,7 +16,7 @@ from rhinoctl.ids import BASE, BatchTime, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.claims import Claim, next_run
 from rhinoctl.protocol.epochs import Epoch
-from rhinoctl.protocol.handover import Handover
+from rhinoctl.protocol.handover import Handover, Phase
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Store, WriteBatch
 from rhinoctl.protocol.recovery import Failover
@@ -227,6 +227,12 @@ class Registry:
         """Persist which workers are to be empty."""
         self._commit(WriteBatch([_DRAINING], [codec.dumps_checked(workers)]))
         self.draining = workers
+
+    def cut(self, job: JobUid) -> Epoch | None:
+        """The cut of the job that is offered and not known to be decided."""
+        found = self.recovering(job)
+        armed = found is not None and found.failover.phase is Phase.ARMED
+        return found.failover.proposal if found is not None and armed else None
 
     def recovering(self, job: JobUid) -> FailoverDocument | None:
         """The job's failover that has not ended."""

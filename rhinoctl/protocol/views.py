@@ -46,7 +46,9 @@ class TakeSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionGrant:
-    """A session, with what a driver needs to begin at the fence; `workers` is the inventory."""
+    """A session, with what a driver needs to begin at the fence; `workers` is the inventory. A
+    `cut` that is offered holds from the fence on: whoever held the session before may have decided
+    without those whom it gives up."""
 
     cluster: str
     job: JobUid
@@ -54,6 +56,7 @@ class SessionGrant:
     generation: int
     epoch: Epoch
     workers: Mapping[WorkerId, str]
+    cut: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

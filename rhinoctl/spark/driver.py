@@ -164,6 +164,7 @@ class BatchDriver:
             self._run_id = facts.run_id
             self._generation = grant.generation
             self._workers = grant.workers
+            self._proposal = grant.cut
             self._revision = 0
             self._superseded = False
         log.info("session job=%s session=%d batch=%d", self._name, grant.session, facts.batch)

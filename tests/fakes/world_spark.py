@@ -287,7 +287,7 @@ class Query:
         self._lineage = Lineage(
             cluster=grant.cluster, job=grant.job, session=grant.session, epoch=grant.epoch
         )
-        self._proposal, self._revision, self._superseded = None, 0, False
+        self._proposal, self._revision, self._superseded = grant.cut, 0, False
 
     # --- rows in, outputs back -------------------------------------------------------------------
 

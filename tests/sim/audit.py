@@ -66,7 +66,7 @@ class Audit:
             self._check_files(image)
         if epoch is None:
             return
-        for worker in sorted(epoch.voters()):
+        for worker in sorted(w for w in epoch.voters() if not self._watching.was_left_out(w)):
             for vnode in epoch.fully_held_by(worker):
                 mine = [one for one in images if (one.worker, one.vnode) == (worker, vnode)]
                 self._check_log(worker, vnode, mine)

@@ -51,9 +51,16 @@ class Watching:
         self._world = world
         self._places: dict[Position, RecordId] = {}
         self._seals: dict[tuple[RecordId, str], DecisionRecord] = {}
+        self._sealed: set[tuple[RecordId, WorkerId]] = set()
         self._bodies: dict[tuple[BatchTime, tuple[int, int]], Bodies] = {}
         self._completed: set[str] = set()
         self._images: dict[int, tuple[DecisionRecord, bytes]] = {}
+
+    def was_left_out(self, worker: WorkerId) -> bool:
+        """Whether the newest record that it has a vote on was decided without it: it is given up,
+        and the cut that says so is on its way."""
+        voted = [record.id for record in self.decided if worker in record.voters]
+        return bool(voted) and (voted[-1], worker) not in self._sealed
 
     # --- what is seen -----------------------------------------------------------------------------
 
@@ -90,8 +97,12 @@ class Watching:
             return
         if isinstance(asked, AT_ONCE):
             self._check_session(request)
+        worker = WorkerId(self._world.network.host_of(request.to))
+        if isinstance(answer, m.FenceAnswer) and answer.sealed is not None:
+            self._sealed.add((answer.sealed.id, worker))
         if isinstance(answer, m.SealAnswer) and not answer.missing:
-            self._check_sealed(WorkerId(self._world.network.host_of(request.to)), answer.record)
+            self._sealed.add((answer.record, worker))
+            self._check_sealed(worker, answer.record)
         elif isinstance(answer, m.BatchApplied) and isinstance(asked, m.ApplyBatch):
             self._check_owners(request, asked)
         elif isinstance(answer, m.Checkpointed):

@@ -16,7 +16,7 @@ from rhinoctl.errors import (
     UnknownJob,
     UsageError,
 )
-from rhinoctl.ids import BatchTime
+from rhinoctl.ids import BatchTime, WorkerId
 from rhinoctl.protocol import views
 from rhinoctl.protocol.jobs import OperatorSpec
 from tests.unit.control.bench import NAME, Bench, registration
@@ -154,6 +154,25 @@ def test_sessions_are_numbered_and_each_begins_at_the_newest_epoch() -> None:
     again = bench.session("r1")
     assert again.session == first.session + 1
     assert (first.epoch.number, first.generation) == (1, 0)
+
+
+def test_invariant_2_a_session_is_granted_with_the_cut_that_is_offered() -> None:
+    """Whoever held the session before may have decided without those whom it gives up; a controller
+    that has just started says so, too."""
+    bench = Bench()
+    bench.register()
+    driver = bench.driver("r1")
+    driver.go_on()
+    assert bench.session("r1").cut is None
+    bench.schedule.remove("w2")
+    bench.run(2 * limits.LEASE_OF_WORKER_S)
+    bench.session("r1")
+    bench.call(lambda c: c.failover(views.FailoverRequest(target="w2", force=True)))
+    for _ in range(2):
+        cut = bench.session("r1").cut
+        assert cut is not None
+        assert (cut.lost, cut.forced) == ({WorkerId("w2")}, True)
+        bench.restart_controller()
 
 
 def test_a_second_run_is_refused_while_the_first_polls() -> None:
