@@ -11,8 +11,10 @@ from rhinoctl.config.inventory import Inventory, Ssh
 from rhinoctl.errors import UsageError
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Host
-from rhinoctl.remote.ssh import Login as Login
-from rhinoctl.remote.ssh import SshHost, Way
+from rhinoctl.remote.refusals import PASSPHRASE
+from rhinoctl.remote.ssh import SshHost
+from rhinoctl.remote.way import Login as Login
+from rhinoctl.remote.way import Way
 from rhinoctl.wire.secret import Secret
 
 
@@ -36,9 +38,6 @@ def fleet_of(inventory: Inventory, login: Login) -> Fleet[Host]:
 
 PASSWORD: Final = "RHINO_SSH_PASSWORD"
 """The environment's password, for where nobody can be asked."""
-
-PASSPHRASE: Final = "RHINO_SSH_PASSPHRASE"
-"""That of the key, where no SSH agent holds it. Not the password: that is for hosts only."""
 
 
 def login_of(*, accept_new: bool, ask_password: bool, tell: Callable[[str], object]) -> Login:
