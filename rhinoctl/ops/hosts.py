@@ -4,12 +4,11 @@ import getpass
 import os
 import sys
 from collections.abc import Callable
-from threading import BoundedSemaphore
 from typing import Final
 
 from rhinoctl.config.inventory import Inventory, Ssh
 from rhinoctl.errors import UsageError
-from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.fleet import Fleet, Gate
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.refusals import PASSPHRASE
 from rhinoctl.remote.ssh import SshHost
@@ -23,15 +22,15 @@ def fleet_of(inventory: Inventory, login: Login) -> Fleet[Host]:
     `CONTROLLER`.
     Those with one jump host share the connection to it."""
     jumps: dict[Way, SshHost] = {}
-    gates: dict[Way, BoundedSemaphore] = {}
+    gates: dict[Way, Gate] = {}
     hosts: dict[str, Host] = {}
-    gate_of: dict[str, BoundedSemaphore] = {}
+    gate_of: dict[str, Gate] = {}
     for name, address, ssh in inventory.reached():
         jump = None
         if ssh.jump is not None:
             way = way_to_jump(ssh.jump, ssh)
             jump = jumps.setdefault(way, SshHost(ssh.jump, way, login))
-            gate_of[name] = gates.setdefault(way, BoundedSemaphore(ssh.sessions))
+            gate_of[name] = gates.setdefault(way, Gate(ssh.sessions))
         hosts[name] = SshHost(name, way_to(address, ssh), login, jump)
     return Fleet(hosts, gate_of)
 
