@@ -409,5 +409,10 @@ def hosts_of(names: Iterable[str]) -> tuple[str, ...]:
 def command_of(argv: Sequence[str], *, timeout_s: float, root: bool) -> Command:
     """A command that a person has typed; it may change the host."""
     return Command(
-        argv=tuple(argv), what=f"run {argv[0]}", timeout_s=timeout_s, changes=True, root=root
+        argv=tuple(argv),
+        what=f"run {argv[0]}",
+        timeout_s=timeout_s,
+        changes=True,
+        root=root,
+        longer="--timeout",
     )

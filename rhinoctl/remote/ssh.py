@@ -213,9 +213,13 @@ class SshHost:
         return command.root and self._way.sudo
 
     def _too_late(self, command: Command, allowed: float) -> CommandTimeout:
+        longer = command.longer
+        if command.timeout_s is None:
+            longer = "`ssh.command_s` of the inventory"
+        then = f"{longer} gives it longer" if longer else "then repeat the command"
         return CommandTimeout(
             f"{self._name}: {command.what}: not within {allowed:g} s; it was ended there",
-            remedy="see what keeps the host busy; `ssh.command_s` of the inventory gives it longer",
+            remedy=f"see what keeps the host busy; {then}",
         )
 
     def _exchange(self, command: Command, line: str, given: BinaryIO, allowed: float) -> Done:

@@ -88,8 +88,12 @@ def test_a_command_s_arguments_input_and_end_arrive_as_they_are(
 
 def test_a_command_that_does_not_end_is_ended_there(host: RealHost, connect: Connect) -> None:
     there = connect(host)
-    with pytest.raises(errors.CommandTimeout, match=r"not within 0\.5 s"):
-        run(there, "sleep", "61", timeout_s=0.5)
+    with pytest.raises(errors.CommandTimeout, match=r"not within 0\.5 s") as raised:
+        run(there, "sleep", "61", timeout_s=0.5, longer="--timeout")
+    assert "--timeout gives it longer" in raised.value.remedy
+    with pytest.raises(errors.CommandTimeout) as raised:
+        run(connect(host, command_s=0.5), "sleep", "61")
+    assert "`ssh.command_s` of the inventory gives it longer" in raised.value.remedy
     for pid in host.pids():
         assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert run(there, "echo", "on") == "on\n"
