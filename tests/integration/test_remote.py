@@ -1,5 +1,6 @@
 """First contact over SSH, with a real sshd: one reason a host, in time, and nothing on trust."""
 
+import os
 import shlex
 import socket
 import subprocess
@@ -15,8 +16,11 @@ from rhinoctl.config.inventory import Ssh, parse_inventory
 from rhinoctl.ops.check import CheckView, HostState, apply, check, exit_of
 from rhinoctl.ops.host_checks import Verdict
 from rhinoctl.ops.hosts import fleet_of, way_to
+from rhinoctl.remote.environment import write_archive
 from rhinoctl.remote.fleet import Fleet
 from rhinoctl.remote.host import Audit, Audited, Command, Host, Untouched, checked, write_file
+from rhinoctl.remote.packages import Entry, this_platform
+from rhinoctl.remote.releases import install_environment
 from rhinoctl.remote.ssh import Login, SshHost
 from rhinoctl.wire.secret import Secret
 from tests.integration.hosts import Hosts
@@ -277,6 +281,40 @@ def test_a_host_that_falls_silent_in_the_middle_is_lost_long_before_the_command_
     finally:
         cut_off.stop()
         net.close()
+
+
+def test_an_upload_that_lost_its_network_does_not_keep_the_next_one_out(
+    connect: Connect, tmp_path: Path, key: Path
+) -> None:
+    entries = [Entry("site/blob", os.urandom(20_000_000)), Entry("run", b"", executable=True)]
+    made = write_archive(entries, this_platform(), tmp_path / "cache", lambda said: None)
+    net = Hosts(1)
+    (name,) = net.names
+    cut_off = RealHost(
+        tmp_path / "w1", address=net.address(name), enter=("ip", "netns", "exec", name)
+    )
+    cut_off.admit(key.with_suffix(".pub"))
+
+    def install() -> bool:
+        there = connect(cut_off)
+        return install_environment(there, made, "/opt/r", python="python3", root=False)
+
+    try:
+        cut_off.start()
+        net.slow(name, 20)
+        cutting = threading.Timer(3.0, net.cut, [name])
+        cutting.start()
+        with pytest.raises(errors.HostLost):
+            install()
+        net.slow(name, 0)
+        net.mend(name)
+        began = time.monotonic()
+        assert install()
+        assert time.monotonic() - began < 30
+    finally:
+        cut_off.stop()
+        net.close()
+    assert [each.name for each in (cut_off.directory / "opt/r/versions").iterdir()] == [made.name]
 
 
 def _cut_while_it_sleeps(net: Hosts, host: RealHost) -> None:
