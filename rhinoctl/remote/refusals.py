@@ -54,6 +54,8 @@ def why_not(tried: Attempt, fault: Exception) -> RhinoError:
         case paramiko.AuthenticationException():
             return _not_let_in(tried, fault)
     transport = tried.transport
+    if transport is None and tried.jump is not None:
+        return _unreachable(tried, f"no way there from its jump host: {short(fault)}")
     if transport is None:
         timed_out = isinstance(fault, TimeoutError)
         why = f"no answer within {tried.way.connect_s:g} s" if timed_out else short(fault)
@@ -78,9 +80,9 @@ def _no_ssh(tried: Attempt, fault: Exception) -> HostUnreachable:
     cause = fault.__context__ or fault
     silent = tried.transport is not None and tried.transport.is_active()
     if silent or isinstance(cause, TimeoutError):
-        why = f"it says nothing for {tried.way.connect_s:g} s"
+        why = f"no greeting within {tried.way.connect_s:g} s"
     elif isinstance(cause, (OSError, EOFError)):
-        why = "it ends the connection without a word"
+        why = "it ends the connection without a greeting"
     else:
         why = short(fault)
     return HostUnreachable(

@@ -283,6 +283,22 @@ def test_a_host_that_falls_silent_in_the_middle_is_lost_long_before_the_command_
         net.close()
 
 
+def test_a_host_that_is_cut_off_from_its_jump_host_is_given_up_in_time(
+    host: RealHost, connect: Connect, tmp_path: Path
+) -> None:
+    net = Hosts(1)
+    try:
+        net.cut(net.names[0])
+        far = RealHost(tmp_path / "far", address=net.address(net.names[0]), enter=("true",))
+        jump = connect(host)
+        began = time.monotonic()
+        with pytest.raises(errors.HostUnreachable, match="jump host"):
+            connect(far, jump=jump, met=False, connect_s=1.0).connect()
+        assert time.monotonic() - began < 10
+    finally:
+        net.close()
+
+
 def test_an_upload_that_lost_its_network_does_not_keep_the_next_one_out(
     connect: Connect, tmp_path: Path, key: Path
 ) -> None:
@@ -338,6 +354,9 @@ def test_through_a_jump_host(host: RealHost, connect: Connect, tmp_path: Path, k
         with open(tmp_path / "known_hosts", "a", encoding="utf-8") as known:
             known.write(behind.known())
         assert run(there, "hostname") == "w2\n"
+        closed = RealHost(tmp_path / "w3")
+        with pytest.raises(errors.HostUnreachable, match="its jump host cannot connect there"):
+            connect(closed, jump=jump, met=False).connect()
         (tmp_path / "known_hosts").write_text(behind.known())
         with pytest.raises(errors.JumpFailed, match="host key"):
             connect(behind, jump=connect(host, met=False), met=False).connect()
@@ -392,7 +411,7 @@ def test_a_jump_host_that_fails_is_the_reason_of_each_host_behind_it_and_is_wait
     for name, fault in found.items():
         assert isinstance(fault, errors.JumpFailed)
         assert fault.message.startswith(f"{name}: its jump host does not let us through:")
-        assert f"port {host.port}: it says nothing for 2 s" in fault.message
+        assert f"port {host.port}: no greeting within 2 s" in fault.message
 
 
 def test_an_inventory_s_hosts_are_reached_as_it_says(

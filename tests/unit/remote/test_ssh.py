@@ -20,16 +20,16 @@ KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIIhHtLCUB0ymb9oDHqFHv/3ZXnPjWTXUsLWSjVxQ8cPA"
 
 Answer = Callable[[socket.socket], object]
 ANSWERS: dict[str, tuple[Answer, str]] = {
-    "closes": (lambda peer: None, "ends the connection without a word"),
+    "closes": (lambda peer: None, "ends the connection without a greeting"),
     "resets": (
         lambda peer: peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"),
-        "ends the connection without a word",
+        "ends the connection without a greeting",
     ),
     "speaks of something else": (
         lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 200),
         "HTTP/1.1 400 Bad Request",
     ),
-    "says nothing": (lambda peer: peer.recv(1 << 16) and peer.recv(1), "says nothing for 0.3 s"),
+    "says nothing": (lambda peer: peer.recv(1 << 16) and peer.recv(1), "no greeting within 0.3 s"),
 }
 
 
