@@ -378,6 +378,12 @@ class HostKeyChanged(HostError):
     code = "host-key-changed"
 
 
+class KnownHostsUnusable(HostError):
+    """The known hosts cannot be read or written, or have a damaged line."""
+
+    code = "known-hosts-unusable"
+
+
 class LoginRefused(HostError):
     code = "login-refused"
 

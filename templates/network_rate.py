@@ -1,7 +1,8 @@
 """The network from one host to the next: takes bytes on a port, and sends some to another host.
 
-Run by `rhinoctl check` on each host at once, with what is asked as JSON on its standard input. It
-decides nothing, keeps nothing, and ends by itself.
+Run by `rhinoctl check` on several hosts at once, with what is asked as JSON on its standard input:
+`port` is None where nothing will come, `to` where nothing is to be sent. It decides nothing, keeps
+nothing, and ends by itself.
 """
 
 import contextlib
@@ -67,13 +68,21 @@ def send():
         SAID["fault"] = fault.strerror or str(fault)
 
 
-try:
-    with listen() as server:
-        taking = threading.Thread(target=take, args=(server,), daemon=True)
-        taking.start()
+def send_if_asked():
+    if ASKED["to"] is not None:
         send()
-        taking.join(left())
-except OSError as fault:
-    SAID["listening"] = fault.strerror or str(fault)
-    send()
+
+
+if ASKED["port"] is None:
+    send_if_asked()
+else:
+    try:
+        with listen() as server:
+            taking = threading.Thread(target=take, args=(server,), daemon=True)
+            taking.start()
+            send_if_asked()
+            taking.join(left())
+    except OSError as fault:
+        SAID["listening"] = fault.strerror or str(fault)
+        send_if_asked()
 print(json.dumps(SAID))

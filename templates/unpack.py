@@ -1,30 +1,56 @@
-"""Unpacks a release that comes through stdin: VERSIONS NAME SHA256. Run by a host's interpreter, of
-Python 3.11 or later, before there is anything of ours. Says nothing, or on stderr why it failed."""
+"""Unpacks a release that comes through stdin: VERSIONS NAME SHA256 SILENT_S WAIT_S. Run by a host's
+interpreter, of Python 3.11 or later, before there is anything of ours. Says nothing, or on stderr
+why it failed.
+
+One whose sender is gone without a word gives up after SILENT_S: nobody ends it, as the connection
+looks alive from here. The next one waits for that, WAIT_S, and takes nothing from one that is fed.
+"""
 
 import compileall
 import fcntl
 import hashlib
 import os
+import select
 import shutil
 import sys
 import tarfile
+import time
+
+UNDER_WAY = 75
 
 
 class Reading:
-    """A file whose bytes are counted into a digest as they are read."""
+    """A pipe whose bytes are counted into a digest as they are read."""
 
-    def __init__(self, file):
-        self._file = file
+    def __init__(self, pipe, silent_s):
+        self._pipe = pipe
+        self._silent_s = silent_s
         self.digest = hashlib.sha256()
 
     def read(self, size):
-        data = self._file.read(size)
+        if not select.select([self._pipe], [], [], self._silent_s)[0]:
+            raise OSError(f"nothing has come for {self._silent_s:g} s")
+        data = os.read(self._pipe, size)
         self.digest.update(data)
         return data
 
 
-def unpack(new, sha256):
-    reading = Reading(sys.stdin.buffer)
+def lock(versions, wait_s):
+    """Whether nobody else installs there any more; until this process ends nobody does."""
+    directory = os.open(versions, os.O_RDONLY)
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+
+
+def unpack(new, sha256, silent_s):
+    reading = Reading(sys.stdin.fileno(), silent_s)
     with tarfile.open(fileobj=reading, mode="r|gz") as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(new, filter="data")
@@ -36,14 +62,11 @@ def unpack(new, sha256):
         raise OSError("what has arrived is not what was sent")
 
 
-def main(versions, name, sha256):
+def main(versions, name, sha256, silent_s, wait_s):
     os.umask(0o022)
     os.makedirs(versions, exist_ok=True)
-    lock = os.open(versions, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "another installation is under way in " + versions
+    if not lock(versions, float(wait_s)):
+        return UNDER_WAY
     for left in os.listdir(versions):
         if left.startswith((".new-", ".old-")):
             shutil.rmtree(os.path.join(versions, left), ignore_errors=True)
@@ -51,7 +74,7 @@ def main(versions, name, sha256):
     if os.path.isdir(whole):
         return None
     try:
-        unpack(new, sha256)
+        unpack(new, sha256, float(silent_s))
         # Once, here: the account that runs them may not write there.
         site = os.path.join(new, "site")
         compileall.compile_dir(site, quiet=2, stripdir=new, prependdir=whole)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -100,5 +101,14 @@ def _show_usage(fault: Exception, *, as_json: bool) -> Exit:
     if type(fault).__name__ == "NoArgsIsHelpError":
         print(message, file=sys.stderr)
         return Exit.USAGE
-    error = UsageError(message.rstrip("."), remedy=f"see `{path} --help`")
+    remedy = f"see `{path} --help`"
+    if type(fault).__name__ == "NoSuchOption" and _takes_command(context):
+        remedy = f"put `--` before a command with options of its own: `{path} -- COMMAND`"
+    error = UsageError(message.rstrip("."), remedy=remedy)
     return show_error(error, as_json=as_json)
+
+
+def _takes_command(context: Any) -> bool:
+    """Whether the arguments of a verb are a command of somebody else's, options included."""
+    parameters = [] if context is None else context.command.params
+    return any((each.metavar or "").startswith("-- ") for each in parameters)

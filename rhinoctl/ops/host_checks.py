@@ -151,7 +151,13 @@ def judge_network(stretches: Sequence[Stretch]) -> tuple[HostFinding, ...]:
     found = []
     for each in stretches:
         to = f"to {each.receiver}: "
-        if each.bytes_s is None:
+        if each.unmeasured:
+            verdict, seen = Verdict.WARN, f"{to}not measured: {each.unmeasured}"
+            remedy = (
+                f"a larger `ssh.sessions`, at least 2, lets it be measured; see yourself that port"
+                f" {each.port} of {each.receiver} is open, and say `bandwidth_mb_s` of the workers"
+            )
+        elif each.bytes_s is None:
             verdict, seen = Verdict.FAIL, f"{to}{each.fault}"
             remedy = (
                 f"open port {each.port} of {each.receiver}, the last of its agent's range, to the"

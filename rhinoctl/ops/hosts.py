@@ -4,15 +4,16 @@ import getpass
 import os
 import sys
 from collections.abc import Callable
-from threading import BoundedSemaphore
 from typing import Final
 
 from rhinoctl.config.inventory import Inventory, Ssh
 from rhinoctl.errors import UsageError
-from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.fleet import Fleet, Gate
 from rhinoctl.remote.host import Host
-from rhinoctl.remote.ssh import Login as Login
-from rhinoctl.remote.ssh import SshHost, Way
+from rhinoctl.remote.refusals import PASSPHRASE
+from rhinoctl.remote.ssh import SshHost
+from rhinoctl.remote.way import Login as Login
+from rhinoctl.remote.way import Way
 from rhinoctl.wire.secret import Secret
 
 
@@ -21,24 +22,21 @@ def fleet_of(inventory: Inventory, login: Login) -> Fleet[Host]:
     `CONTROLLER`.
     Those with one jump host share the connection to it."""
     jumps: dict[Way, SshHost] = {}
-    gates: dict[Way, BoundedSemaphore] = {}
+    gates: dict[Way, Gate] = {}
     hosts: dict[str, Host] = {}
-    gate_of: dict[str, BoundedSemaphore] = {}
+    gate_of: dict[str, Gate] = {}
     for name, address, ssh in inventory.reached():
         jump = None
         if ssh.jump is not None:
             way = way_to_jump(ssh.jump, ssh)
             jump = jumps.setdefault(way, SshHost(ssh.jump, way, login))
-            gate_of[name] = gates.setdefault(way, BoundedSemaphore(ssh.sessions))
+            gate_of[name] = gates.setdefault(way, Gate(ssh.sessions))
         hosts[name] = SshHost(name, way_to(address, ssh), login, jump)
     return Fleet(hosts, gate_of)
 
 
 PASSWORD: Final = "RHINO_SSH_PASSWORD"
 """The environment's password, for where nobody can be asked."""
-
-PASSPHRASE: Final = "RHINO_SSH_PASSPHRASE"
-"""That of the key, where no SSH agent holds it. Not the password: that is for hosts only."""
 
 
 def login_of(*, accept_new: bool, ask_password: bool, tell: Callable[[str], object]) -> Login:

@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from rhinoctl.config.deployment import Role, check_identity
-from rhinoctl.errors import Exit, NotRunning, RhinoError
+from rhinoctl.errors import (
+    Exit,
+    HostLost,
+    HostUnreachable,
+    JumpFailed,
+    NotRunning,
+    RhinoError,
+)
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.ops.steps import SETTLE_S, Health, read_status
+from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.fleet import Fleet
@@ -23,11 +31,16 @@ T = TypeVar("T")
 
 Tell = Callable[[str], object]
 OpenFleet = Callable[..., Fleet[Host]]
+Status = Callable[[Deployed], StatusView]
 Selected = Mapping[str, tuple[Role, ...]]
 
 AGENTS_LAST: Final = (Role.CONTROLLER, Role.AGENT)
 """The controller is first to start, since agents report to it, and first to end, so that it does
 not take a cluster that is ended for one that fails."""
+
+SILENT_S: Final = 10.0
+"""Agents are started after the controller has answered; one that does not is not waited for by each
+of them."""
 
 FOLLOW_S: Final = 1.0
 """Between two looks at a log that is followed."""
@@ -104,7 +117,12 @@ def list_hosts(
 
 
 def start(
-    file: Path, names: Sequence[str], login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+    file: Path,
+    names: Sequence[str],
+    login: Login,
+    tell: Tell,
+    open_fleet: OpenFleet = fleet_of,
+    status: Status = read_status,
 ) -> HostsView:
     """Start what does not run, and wait until it does its part. Raises what `list_hosts` does, and
     Busy."""
@@ -113,9 +131,9 @@ def start(
         if not process.state(host).running:
             tell(f"{host.name}: starting the {at.role.value}")
             process.start(host)
-        at.health.wait(host, process, at.cluster.places[host.name], at.role)
+        at.health.wait(host, process, at.cluster.places[host.name], at.role, at.controller)
 
-    return _change(file, names, login, on, open_fleet)
+    return _change(file, names, login, on, open_fleet, status=status)
 
 
 def stop(
@@ -246,11 +264,12 @@ def exit_of_exec(view: ExecView) -> Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
-    """Where a process is that is dealt with."""
+    """Where a process is that is dealt with; `controller` is why that one's part was not done."""
 
     cluster: Deployed
     role: Role
     health: Health
+    controller: RhinoError | None
 
 
 Do = Callable[[Host, Process, At], None]
@@ -264,6 +283,7 @@ def _change(
     open_fleet: OpenFleet,
     *,
     rolling: bool = False,
+    status: Status = read_status,
 ) -> HostsView:
     """Do something with processes, the controller before the agents; `rolling`: one by one."""
     cluster = read_deployed(file)
@@ -271,10 +291,12 @@ def _change(
     check_deployed(cluster)
     faults: dict[str, RhinoError] = {}
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
-        health = Health(cluster, fleet.interrupted, read_status)
+        health = Health(cluster, fleet.interrupted, status, silent_s=SILENT_S)
         before = _troubles(health) if rolling else None
         for role in AGENTS_LAST:
-            at = At(cluster=cluster, role=role, health=health)
+            # Only the controller was dealt with when there are faults here already.
+            controller = next(iter(faults.values()), None)
+            at = At(cluster=cluster, role=role, health=health, controller=controller)
             hosts = [name for name, roles in selected.items() if role in roles]
             for group in [[name] for name in hosts] if rolling else [hosts]:
                 if rolling and faults:
@@ -325,20 +347,26 @@ def _process(host: Host, cluster: Deployed, role: Role) -> tuple[Process, Deploy
     return process_of(cluster.inventory, place, role, ask_facts(host, (), ())), deployed
 
 
+AWAY: Final = (HostUnreachable, JumpFailed, HostLost)
+"""Of a host that has just failed so, nothing else is asked: it would be waited for again."""
+
+
 def _view(
     cluster: Deployed, fleet: Fleet[Host], selected: Selected, faults: Mapping[str, RhinoError]
 ) -> HostsView:
     def look(host: Host) -> list[ProcessView]:
         return [_seen(host, cluster, role) for role in selected[host.name]]
 
-    found = fleet.each(look, selected)
+    away = {name for name, fault in faults.items() if isinstance(fault, AWAY)}
+    found = fleet.each(look, [name for name in selected if name not in away])
+    failed = {name: faults.get(name, found.get(name)) for name in selected}
     return HostsView(
         file=cluster.file,
         cluster=cluster.inventory.cluster,
         processes=tuple(
             each for views in found.values() if isinstance(views, list) for each in views
         ),
-        faults=faults_of({**found, **faults}),
+        faults=faults_of(failed),
     )
 
 
@@ -381,5 +409,10 @@ def hosts_of(names: Iterable[str]) -> tuple[str, ...]:
 def command_of(argv: Sequence[str], *, timeout_s: float, root: bool) -> Command:
     """A command that a person has typed; it may change the host."""
     return Command(
-        argv=tuple(argv), what=f"run {argv[0]}", timeout_s=timeout_s, changes=True, root=root
+        argv=tuple(argv),
+        what=f"run {argv[0]}",
+        timeout_s=timeout_s,
+        changes=True,
+        root=root,
+        longer="--timeout",
     )

@@ -105,7 +105,8 @@ def make_for_account(
 
 class Health:
     """Whether what was started does its part: the controller answers, an agent reports to it; with
-    `groups`, whether every copy is there and full, too."""
+    `groups`, whether every copy is there and full, too. While the controller does not answer,
+    an agent is waited for `silent_s`; by default as long as else."""
 
     def __init__(
         self,
@@ -114,27 +115,45 @@ class Health:
         status: Callable[[Deployed], StatusView],
         health_s: float = HEALTH_S,
         *,
+        silent_s: float | None = None,
         groups: Callable[[Deployed], tuple[GroupsView, ...]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._interrupted = interrupted
         self._status = status
         self._health_s = health_s
+        self._silent_s = health_s if silent_s is None else silent_s
         self._groups = groups
         self.controller = controller_url(cluster.inventory)
 
-    def wait(self, host: Host, process: Process, place: Place, role: Role) -> None:
-        """Wait until a process does its part. Raises ServiceFailed if it does not stay, with its
-        last words, and DeadlineExceeded if it stays and is silent for too long."""
-        deadline = time.monotonic() + self._health_s
+    def wait(
+        self,
+        host: Host,
+        process: Process,
+        place: Place,
+        role: Role,
+        controller: RhinoError | None = None,
+    ) -> None:
+        """Wait until a process does its part; an agent not at all if `controller` says why that one
+        is known not to answer. Raises ServiceFailed if it does not stay, with its last words,
+        DeadlineExceeded if it stays and is silent for too long, and NotRunning for an agent
+        if it is the controller that is silent."""
+        began = time.monotonic()
+        silent_s = self._silent_s if controller is None else 0.0
         while True:
             state = process.state(host)
-            why = self._why_not(place, role, state.pid)
+            why, silence = self._why_not(place, role, state.pid, controller)
             if why is None:
                 return
             if not state.kept or state.restarts >= STARTS_MAX:
                 raise process.ended(state)
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - began
+            if silence is not None and role is Role.AGENT and waited_s > silent_s:
+                raise NotRunning(
+                    f"{host.name}: the agent runs and has nobody to report to: {silence.message}",
+                    remedy=f"it reports once the controller answers: {silence.remedy}",
+                )
+            if waited_s > self._health_s:
                 raise DeadlineExceeded(
                     f"{host.name}: the {role.value} runs, but {why}",
                     remedy=f"see its log, `rhinoctl logs {host.name}`, and that the ports of the"
@@ -146,19 +165,29 @@ class Health:
                     remedy="repeat the command: it goes on where this one stopped",
                 )
 
-    def _why_not(self, place: Place, role: Role, pid: int) -> str | None:
+    def _why_not(
+        self, place: Place, role: Role, pid: int, controller: RhinoError | None
+    ) -> tuple[str | None, RhinoError | None]:
+        """Why a process does not do its part, None if it does; and why the controller does not
+        answer, if that is it."""
+        if controller is not None:
+            return "the controller does not answer", controller
         try:
             status = self._status(self._cluster)
         except (NotRunning, DeadlineExceeded) as fault:
-            return f"the controller does not answer from here: {fault.message}"
+            return f"the controller does not answer from here: {fault.message}", fault
         if role is Role.CONTROLLER or place.worker is None:
-            return None
+            return None, None
         known = [each for each in status.workers if each.id == place.worker.id]
         if not known:
-            return "the controller does not know its worker: its settings are of another inventory"
+            return (
+                "the controller does not know its worker: its settings are of another inventory",
+                None,
+            )
         # What the one before it has said last may still be the newest that the controller knows.
         heard = all(each.pid == pid for each in known)
-        return None if heard and not not_back(known) else "it has not reported to the controller"
+        well = heard and not not_back(known)
+        return None if well else "it has not reported to the controller", None
 
     def troubles(self) -> frozenset[str]:
         """What the controller says is not as it is to be: workers, instances, copies, operations

@@ -1,7 +1,9 @@
 """Many hosts at once: as many as are allowed, each with an outcome of its own."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from threading import BoundedSemaphore, Event
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
@@ -16,11 +18,26 @@ PARALLEL: Final = 32
 """Hosts at once: connections are cheap, but each that does not answer keeps a thread."""
 
 
-class Fleet(Generic[H]):
-    """Hosts by name; `jumps` bounds how many are dealt with at once through each jump host. Use it
-    in a ``with``: no connection is left afterwards."""
+class Gate:
+    """A jump host's bound: so many of the hosts behind it are dealt with at once, each in a
+    ``with``."""
 
-    def __init__(self, hosts: Mapping[str, H], jumps: Mapping[str, BoundedSemaphore]) -> None:
+    def __init__(self, sessions: int) -> None:
+        self.sessions = sessions
+        self._free = BoundedSemaphore(sessions)
+
+    def __enter__(self) -> None:
+        self._free.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._free.release()
+
+
+class Fleet(Generic[H]):
+    """Hosts by name; `jumps` has the gate of each that is behind a jump host. Use it in a ``with``:
+    no connection is left afterwards."""
+
+    def __init__(self, hosts: Mapping[str, H], jumps: Mapping[str, Gate]) -> None:
         self._hosts = dict(hosts)
         self._jumps = jumps
         self.interrupted = Event()
@@ -57,14 +74,15 @@ class Fleet(Generic[H]):
                 raise
         return {name: future.result() for name, future in asked.items()}
 
+    def at_once(self, names: Iterable[str]) -> bool:
+        """Whether something can be done with all of these at the same time."""
+        wanted = list(names)
+        behind = Counter(self._jumps[name] for name in wanted if name in self._jumps)
+        return len(wanted) <= PARALLEL and all(n <= gate.sessions for gate, n in behind.items())
+
     def _one(self, do: Callable[[H], T], name: str) -> T | RhinoError:
-        gate = self._jumps.get(name)
-        if gate is not None:
-            gate.acquire()
-        try:
-            return do(self._hosts[name])
-        except RhinoError as fault:
-            return fault
-        finally:
-            if gate is not None:
-                gate.release()
+        with self._jumps.get(name, nullcontext()):
+            try:
+                return do(self._hosts[name])
+            except RhinoError as fault:
+                return fault

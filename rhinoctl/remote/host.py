@@ -26,7 +26,7 @@ SHOWN: int = 400
 class Command:
     """What is run. `input`, or what is in `input_file`, is piped into it; `changes` says that it
     leaves the host different; `root` runs it by sudo where the inventory says so; `what` is what
-    it is for, in errors."""
+    it is for, in errors; `longer` what a person gives for another `timeout_s`."""
 
     argv: tuple[str, ...]
     what: str
@@ -35,9 +35,16 @@ class Command:
     timeout_s: float | None = None
     changes: bool = False
     root: bool = False
+    longer: str = ""
 
     def __str__(self) -> str:
         return joined(self.argv)
+
+    @property
+    def can_be_typed(self) -> bool:
+        """Whether a person can run it by hand: all of it is its arguments, on one line."""
+        piped = self.input or self.input_file is not None
+        return not piped and not any("\n" in word for word in self.argv)
 
     def open_input(self) -> BinaryIO:
         """What is piped into it, from its beginning. Raises OSError."""
@@ -85,7 +92,9 @@ def succeeded(host: Host, command: Command, done: Done) -> Done:
         raise CommandFailed(
             f"{host.name}: {command.what}: {said or 'it said nothing'} (exit code"
             f" {done.exit_code})",
-            remedy=f"run it there by hand to see why: {command}",
+            remedy=f"run it there by hand to see why: {command}"
+            if command.can_be_typed
+            else f"see on {host.name} what keeps it from that, then repeat the command",
         )
     return done
 

@@ -8,14 +8,50 @@ from collections.abc import Callable
 from pathlib import Path
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
-from rhinoctl.errors import HostKeyUnknown
+from rhinoctl.errors import HostKeyUnknown, KnownHostsUnusable
 
 
 def fingerprint(key: paramiko.PKey) -> str:
     """As `ssh-keygen -l` shows it."""
     digest = hashlib.sha256(key.asbytes()).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def load(keys: paramiko.HostKeys, name: str, file: Path) -> None:
+    """Take the keys of a file for the only ones that are known; none if it is not there. Lines with
+    a marker (`@cert-authority`) are passed over. Raises KnownHostsUnusable: a line that is damaged
+    may be the one of a host whose key has changed."""
+    keys.clear()
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    except OSError as fault:
+        raise _unusable(name, file, fault) from fault
+    for number, line in enumerate(lines, 1):
+        fields = line.split(maxsplit=3)[:3]  # what comes after them is a comment, in any encoding
+        if not fields or fields[0].startswith((b"#", b"@")):
+            continue
+        try:
+            entry = HostKeyEntry.from_line(b" ".join(fields).decode("utf-8"), number)
+        except (UnicodeDecodeError, InvalidHostKey, paramiko.SSHException, ValueError) as fault:
+            raise KnownHostsUnusable(
+                f"{name}: line {number} of {file} is no host's key",
+                remedy=f"mend that line, or remove it: `sed -i {number}d {file}`",
+            ) from fault
+        for host in [] if entry is None else entry.hostnames:
+            kind = entry.key.get_name()
+            if kind not in (keys.lookup(host) or ()):
+                keys.add(host, kind, entry.key)
+
+
+def _unusable(name: str, file: Path, fault: OSError) -> KnownHostsUnusable:
+    return KnownHostsUnusable(
+        f"{name}: {file} cannot be used: {fault.strerror or fault}",
+        remedy="let this account read and write it, or name another file: `ssh.known_hosts`",
+    )
 
 
 class Refuse(paramiko.MissingHostKeyPolicy):
@@ -50,15 +86,20 @@ class Accept(paramiko.MissingHostKeyPolicy):
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
-        line = f"{hostname} {key.get_name()} {key.get_base64()}\n"
+        try:
+            self._keep(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+        except OSError as fault:
+            raise _unusable(self._name, self._file, fault) from fault
+        self._tell(f"{self._name}: accepted its host key {key.get_name()} {fingerprint(key)}")
+
+    def _keep(self, line: str) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(self._file, "a+", encoding="utf-8") as file:
+        with open(self._file, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = file.seek(0, os.SEEK_END)
             if size:
                 file.seek(size - 1)
-                line = line if file.read(1) == "\n" else f"\n{line}"
-            file.write(line)
+                line = line if file.read(1) == b"\n" else f"\n{line}"
+            file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
-        self._tell(f"{self._name}: accepted its host key {key.get_name()} {fingerprint(key)}")

@@ -27,6 +27,15 @@ UPLOAD_BYTES_S: Final = 1 << 20
 UNPACK_S: Final = 120.0
 """On top of that, for a host that unpacks 270 MB, compiles them and makes them durable."""
 
+SILENT_S: Final = 20.0
+"""An upload of which nothing comes for so long is over on the host, as by then it is here."""
+
+WAIT_S: Final = 30.0
+"""For an installation that is under way already, and may be one whose sender is gone."""
+
+UNDER_WAY: Final = 75
+"""What `unpack.py` exits with when that one goes on."""
+
 KEEP: Final = 2
 """Releases that are kept: the current one, and the one before to go back to."""
 
@@ -90,6 +99,7 @@ def install_environment(
             argv=(
                 *(python, "-I", "-c", script.read_text("utf-8")),
                 *(versions, environment.name, environment.sha256),
+                *(f"{SILENT_S:g}", f"{WAIT_S:g}"),
             ),
             what=f"install {environment.name} in {install_dir}",
             input_file=environment.archive,
@@ -98,6 +108,12 @@ def install_environment(
             root=root,
         )
     )
+    if done.exit_code == UNDER_WAY:
+        raise CommandFailed(
+            f"{host.name}: {environment.name} was not installed: another installation is under way"
+            f" in {versions}, and is being sent",
+            remedy="see who else deploys there; once that has ended, repeat the command",
+        )
     if done.exit_code:
         said = done.stderr.decode("utf-8", "replace").strip()[-SHOWN:]
         raise CommandFailed(

@@ -5,25 +5,23 @@ files. So it is one `exec` of `sh` with everything else quoted; what start-up fi
 before a mark that `sh` prints first; a shell that ends before that is named as the fault.
 """
 
+import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, Final
 
 import fabric
 import invoke
 import paramiko
-from paramiko.ssh_exception import NoValidConnectionsError
 
 from rhinoctl.errors import (
     CommandTimeout,
-    HostKeyChanged,
     HostLost,
-    HostUnreachable,
     JumpFailed,
     LoginRefused,
     LoginShellEnded,
@@ -31,8 +29,13 @@ from rhinoctl.errors import (
     SudoRefused,
 )
 from rhinoctl.remote.host import Command, Done, joined
-from rhinoctl.remote.known_hosts import Accept, Refuse
-from rhinoctl.wire.secret import Secret
+from rhinoctl.remote.known_hosts import Accept, Refuse, load
+from rhinoctl.remote.refusals import Attempt, short, why_not
+from rhinoctl.remote.way import Login as Login
+from rhinoctl.remote.way import Way as Way
+
+# Its threads tell a failed connection on stderr, with a traceback; we say it once, as an error.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 CHUNK: Final = 1 << 16
 LOOK_S: Final = 0.01
@@ -51,32 +54,11 @@ OUTPUT_MAX: Final = 64 << 20
 TIMED_OUT: Final = 124
 """What `timeout` exits with."""
 
+JUMP_FAILED_S: Final = 5.0
+"""A jump host that has failed is not tried again for so long: those behind it wait for it once, not
+one after the other."""
+
 _SCRIPT = 'printf "%s\\n" "$0"; printf "%s\\n" "$0" >&2; cd / && LC_ALL=C exec timeout -k 5 "$@"'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """How to be let in where the SSH agent and the keys are not enough; `accept_new` takes hosts
-    that were never met for who they say, and `tell` hears of each."""
-
-    password: Secret | None = None
-    passphrase: Secret | None = None
-    accept_new: bool = False
-    tell: Callable[[str], object] = print
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How a host is reached: what `ssh` of the inventory says of it, with defaults filled in."""
-
-    address: str
-    user: str | None
-    port: int
-    identity: str | None
-    known_hosts: str
-    sudo: bool
-    connect_s: float
-    command_s: float
 
 
 class SshHost:
@@ -87,6 +69,8 @@ class SshHost:
         self._way = way
         self._login = login
         self._jump = jump
+        self._opening = Lock()
+        self._failed: tuple[float, RhinoError] | None = None
         config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
         self._connection: fabric.Connection = fabric.Connection(
             way.address,
@@ -105,7 +89,7 @@ class SshHost:
             "channel_timeout": self._way.connect_s,
         }
         if self._way.identity is not None:
-            kwargs["key_filename"] = os.path.expanduser(self._way.identity)
+            kwargs["key_filename"] = self._way.identity_file
         if self._login.password is not None:
             kwargs["password"] = self._login.password.reveal()
         if self._login.passphrase is not None:
@@ -120,12 +104,18 @@ class SshHost:
 
     def connect(self) -> None:
         """Connect, if that has not been done. Raises HostUnreachable, HostKeyUnknown,
-        HostKeyChanged, LoginRefused and JumpFailed: one reason, within some `connect_s`."""
-        if self._connection.is_connected:
-            return
+        HostKeyChanged, KnownHostsUnusable, LoginRefused and JumpFailed: one reason, within some
+        `connect_s`."""
+        # Of a jump host there is one connection, and the threads of all that are behind it are here
+        # at once.
+        with self._opening:
+            if not self._connection.is_connected:
+                self._open()
+
+    def _open(self) -> None:
         if self._jump is not None:
             try:
-                self._jump.connect()
+                self._jump._connect_for_others()
             except RhinoError as fault:
                 raise JumpFailed(
                     f"{self._name}: its jump host does not let us through: {fault.message}",
@@ -133,9 +123,9 @@ class SshHost:
                 ) from None
         self._check_identity()
         client = self._connection.client
-        file = Path(os.path.expanduser(self._way.known_hosts))
-        if file.exists():
-            client.load_host_keys(str(file))
+        client.close()  # what is left of one that has ended says nothing about this one
+        file = Path(self._way.known_hosts_file)
+        load(client.get_host_keys(), self._name, file)
         policy = (
             Accept(self._name, file, self._login.tell)
             if self._login.accept_new
@@ -145,47 +135,44 @@ class SshHost:
         try:
             self._connection.open()
         except (OSError, EOFError, paramiko.SSHException, ValueError) as fault:
-            self._connection.close()
-            raise self._why_not(fault) from None
+            raise why_not(self._attempt(client), fault) from None
+        finally:
+            if not self._connection.is_connected:
+                client.close()
         _watch(self._connection.transport.sock)
 
+    def _connect_for_others(self) -> None:
+        """Connect to a jump host. Raises what `connect` does, and again for as long as
+        `JUMP_FAILED_S`."""
+        with self._opening:
+            if self._connection.is_connected:
+                return
+            if self._failed is not None and time.monotonic() < self._failed[0] + JUMP_FAILED_S:
+                raise self._failed[1]
+            try:
+                self._open()
+            except RhinoError as fault:
+                self._failed = (time.monotonic(), fault)
+                raise
+
+    def _attempt(self, client: paramiko.SSHClient) -> Attempt:
+        there = self._connection
+        return Attempt(
+            name=self._name,
+            at=f"{there.user}@{there.host}:{there.port}",
+            way=self._way,
+            jump=None if self._jump is None else self._jump._way,
+            login=self._login,
+            transport=client.get_transport(),
+        )
+
     def _check_identity(self) -> None:
-        file = self._way.identity
-        if file is not None and not os.path.isfile(os.path.expanduser(file)):
+        file = self._way.identity_file
+        if file is not None and not os.path.isfile(file):
             raise LoginRefused(
-                f"{self._name}: the identity {file} is not there on this machine",
+                f"{self._name}: the identity {self._way.identity} is not there on this machine",
                 remedy="name the private key's file: `ssh.identity` of the inventory",
             )
-
-    def _why_not(self, fault: Exception) -> RhinoError:
-        """What a failed connection means for a person."""
-        at = f"{self._connection.user}@{self._connection.host}:{self._connection.port}"
-        match fault:
-            case paramiko.BadHostKeyException():
-                return HostKeyChanged(
-                    f"{self._name}: its host key is not the one that is known: it shows"
-                    f" {fault.key.get_name()}, and {self._way.known_hosts} has another",
-                    remedy="if the host was installed anew, `ssh-keygen -R HOST` and connect again;"
-                    " if not, somebody else answers in its place",
-                )
-            case paramiko.PasswordRequiredException() | paramiko.AuthenticationException():
-                return LoginRefused(
-                    f"{self._name}: {at} does not let us in: {_short(fault)}",
-                    remedy="try `ssh` to it by hand; see `ssh.user` and `ssh.identity` of the"
-                    " inventory, `ssh-add -l`, and --ask-password",
-                )
-            case TimeoutError() | socket.timeout():
-                why = f"no answer within {self._way.connect_s:g} s"
-            case NoValidConnectionsError():
-                why = " and ".join(sorted({each.strerror or "?" for each in fault.errors.values()}))
-            case socket.gaierror():
-                why = "its name has no address"
-            case _:
-                why = _short(fault)
-        return HostUnreachable(
-            f"{self._name}: {at} cannot be reached: {why}",
-            remedy="see that it runs, that its sshd listens, and that the network lets us there",
-        )
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -205,26 +192,34 @@ class SshHost:
             raise LoginShellEnded(
                 f"{self._name}: the login shell of {self._connection.user} ends before it runs a"
                 f" command: {said or 'it said nothing'}",
-                remedy="see its start-up files, such as .bashrc: `ssh HOST true` has to work",
+                remedy=f"see its start-up files, such as .bashrc: `{self._by_hand('true')}` has to"
+                " work",
             )
         if done.exit_code == TIMED_OUT:
             raise self._too_late(command, allowed)
         done = replace(done, stdout=out, stderr=err)
         if self._as_root(command) and done.exit_code == 1 and err.startswith(b"sudo: "):
             raise SudoRefused(
-                f"{self._name}: {_short(err.decode('utf-8', 'replace'))}",
+                f"{self._name}: {short(err.decode('utf-8', 'replace'))}",
                 remedy="let the account run sudo without a password (NOPASSWD), or install"
                 " without root: `ssh.sudo: false`",
             )
         return done
 
+    def _by_hand(self, *command: str) -> str:
+        return self._way.by_hand(None if self._jump is None else self._jump._way, *command)
+
     def _as_root(self, command: Command) -> bool:
         return command.root and self._way.sudo
 
     def _too_late(self, command: Command, allowed: float) -> CommandTimeout:
+        longer = command.longer
+        if command.timeout_s is None:
+            longer = "`ssh.command_s` of the inventory"
+        then = f"{longer} gives it longer" if longer else "then repeat the command"
         return CommandTimeout(
             f"{self._name}: {command.what}: not within {allowed:g} s; it was ended there",
-            remedy="see what keeps the host busy; `ssh.command_s` of the inventory gives it longer",
+            remedy=f"see what keeps the host busy; {then}",
         )
 
     def _exchange(self, command: Command, line: str, given: BinaryIO, allowed: float) -> Done:
@@ -243,7 +238,7 @@ class SshHost:
             self._connection.close()
             raise HostLost(
                 f"{self._name}: the connection ended while it was to {command.what}:"
-                f" {_short(fault)}",
+                f" {short(fault)}",
                 remedy="whether it was done is not known; repeat the command once the host is back",
             ) from None
 
@@ -309,9 +304,3 @@ def _after(text: bytes, mark: str) -> bytes | None:
     """What was printed after the line with the mark; None if there is none."""
     _, found, rest = text.partition(f"{mark}\n".encode())
     return rest if found else None
-
-
-def _short(fault: object) -> str:
-    """An error of a library, in one line that is not empty."""
-    text = " ".join(str(fault).split())
-    return text or type(fault).__name__

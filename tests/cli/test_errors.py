@@ -24,6 +24,7 @@ JOB = "/v1/jobs/clicks"
 REFUSED_HERE: list[tuple[str, tuple[str, ...], Exit]] = [
     ("no-such-verb", ("nonsense",), Exit.USAGE),
     ("no-such-option", ("status", "--colour"), Exit.USAGE),
+    ("option-of-a-command", ("hosts", "exec", "df", "-h", "/"), Exit.USAGE),
     ("missing-argument", ("handover",), Exit.USAGE),
     ("not-a-number", (*RESCALE, "four"), Exit.USAGE),
     ("instances-0", (*RESCALE, "0"), Exit.USAGE),

@@ -7,10 +7,9 @@ It stands for a Linux host without systemd. What a deployment does there for rea
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import BoundedSemaphore
 
 from rhinoctl.protocol import codec
-from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.fleet import Fleet, Gate
 from rhinoctl.remote.host import Command, Done, Host
 from rhinoctl.remote.spoken import Spoken
 from rhinoctl.remote.supervised import Log, ServiceState
@@ -197,5 +196,5 @@ class FakeHost:
 
 def fleet_of_fakes(hosts: dict[str, FakeHost]) -> Fleet[Host]:
     """A fleet of them; like a real one, it may be opened again."""
-    gates: dict[str, BoundedSemaphore] = {}
+    gates: dict[str, Gate] = {}
     return Fleet(hosts, gates)

@@ -1,6 +1,9 @@
 """First contact over SSH, with a real sshd: one reason a host, in time, and nothing on trust."""
 
+import os
+import shlex
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +16,13 @@ from rhinoctl.config.inventory import Ssh, parse_inventory
 from rhinoctl.ops.check import CheckView, HostState, apply, check, exit_of
 from rhinoctl.ops.host_checks import Verdict
 from rhinoctl.ops.hosts import fleet_of, way_to
+from rhinoctl.remote.environment import write_archive
 from rhinoctl.remote.fleet import Fleet
-from rhinoctl.remote.host import Audit, Audited, Command, Untouched, checked, write_file
+from rhinoctl.remote.host import Audit, Audited, Command, Host, Untouched, checked, write_file
+from rhinoctl.remote.packages import Entry, this_platform
+from rhinoctl.remote.releases import install_environment
 from rhinoctl.remote.ssh import Login, SshHost
+from rhinoctl.wire.secret import Secret
 from tests.integration.hosts import Hosts
 from tests.integration.real_hosts import PLAIN_UID, RealHost, free_port, make_key, needed
 
@@ -85,8 +92,12 @@ def test_a_command_s_arguments_input_and_end_arrive_as_they_are(
 
 def test_a_command_that_does_not_end_is_ended_there(host: RealHost, connect: Connect) -> None:
     there = connect(host)
-    with pytest.raises(errors.CommandTimeout, match=r"not within 0\.5 s"):
-        run(there, "sleep", "61", timeout_s=0.5)
+    with pytest.raises(errors.CommandTimeout, match=r"not within 0\.5 s") as raised:
+        run(there, "sleep", "61", timeout_s=0.5, longer="--timeout")
+    assert "--timeout gives it longer" in raised.value.remedy
+    with pytest.raises(errors.CommandTimeout) as raised:
+        run(connect(host, command_s=0.5), "sleep", "61")
+    assert "`ssh.command_s` of the inventory gives it longer" in raised.value.remedy
     for pid in host.pids():
         assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert run(there, "echo", "on") == "on\n"
@@ -143,6 +154,58 @@ def test_who_is_not_let_in_is_told_so(
     with pytest.raises(errors.LoginRefused, match=r"does not let us in|is not there") as raised:
         connect(host, **more).connect()
     assert "\n" not in raised.value.message
+
+
+IDENTITIES = {
+    "garbage": ("is no private key", "ssh.identity", {}),
+    "binary": ("is no private key", "ssh.identity", {}),
+    "the public half": ("is no private key", "ssh.identity", {}),
+    "a directory's": ("is not there", "ssh.identity", {}),
+    "locked": ("has a passphrase", "RHINO_SSH_PASSPHRASE", {}),
+    "locked, a password given": ("has a passphrase", "RHINO_SSH_PASSPHRASE", {"password": "x"}),
+    "wrongly unlocked": ("does not open the identity", "RHINO_SSH_PASSPHRASE", {"passphrase": "x"}),
+}
+
+
+@pytest.mark.parametrize("what", IDENTITIES)
+def test_an_identity_that_cannot_be_used_is_the_reason_and_not_the_host(
+    host: RealHost, connect: Connect, tmp_path: Path, key: Path, what: str
+) -> None:
+    said, helps, given = IDENTITIES[what]
+    file = tmp_path / "mine"
+    if "locked" in what:
+        file.write_bytes(key.read_bytes())
+        file.chmod(0o600)
+        argv = ["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(file)]
+        subprocess.run(argv, check=True)
+    else:
+        file.write_bytes({"binary": bytes(range(256))}.get(what, b"garbage\n"))
+    if what == "the public half":
+        file = key.with_suffix(".pub")
+    elif what == "a directory's":
+        file = tmp_path
+    login = Login(**{name: Secret(value) for name, value in given.items()})
+    with pytest.raises(errors.LoginRefused, match=said) as raised:
+        connect(host, identity=str(file), login=login).connect()
+    assert str(file) in raised.value.message
+    assert helps in raised.value.remedy
+    assert raised.value.message.startswith("w1: ")
+    if "locked" in what:
+        login = Login(passphrase=Secret("open sesame"))
+        assert run(connect(host, identity=str(file), login=login), "hostname") == "w1\n"
+
+
+def test_what_is_to_be_typed_names_the_host_and_the_file(
+    host: RealHost, connect: Connect, tmp_path: Path
+) -> None:
+    other = make_key(tmp_path / "other").with_suffix(".pub").read_text()
+    (tmp_path / "known_hosts").write_text(f"[{host.address}]:{host.port} {other}")
+    with pytest.raises(errors.HostKeyChanged) as raised:
+        connect(host, met=False).connect()
+    command = raised.value.remedy.split("`")[1]
+    subprocess.run(shlex.split(command), check=True, capture_output=True)
+    with pytest.raises(errors.HostKeyUnknown):
+        connect(host, met=False).connect()
 
 
 def test_a_host_that_refuses_or_says_nothing_is_given_up_in_time(
@@ -220,6 +283,56 @@ def test_a_host_that_falls_silent_in_the_middle_is_lost_long_before_the_command_
         net.close()
 
 
+def test_a_host_that_is_cut_off_from_its_jump_host_is_given_up_in_time(
+    host: RealHost, connect: Connect, tmp_path: Path
+) -> None:
+    net = Hosts(1)
+    try:
+        net.cut(net.names[0])
+        far = RealHost(tmp_path / "far", address=net.address(net.names[0]), enter=("true",))
+        jump = connect(host)
+        began = time.monotonic()
+        with pytest.raises(errors.HostUnreachable, match="jump host"):
+            connect(far, jump=jump, met=False, connect_s=1.0).connect()
+        assert time.monotonic() - began < 10
+    finally:
+        net.close()
+
+
+def test_an_upload_that_lost_its_network_does_not_keep_the_next_one_out(
+    connect: Connect, tmp_path: Path, key: Path
+) -> None:
+    entries = [Entry("site/blob", os.urandom(20_000_000)), Entry("run", b"", executable=True)]
+    made = write_archive(entries, this_platform(), tmp_path / "cache", lambda said: None)
+    net = Hosts(1)
+    (name,) = net.names
+    cut_off = RealHost(
+        tmp_path / "w1", address=net.address(name), enter=("ip", "netns", "exec", name)
+    )
+    cut_off.admit(key.with_suffix(".pub"))
+
+    def install() -> bool:
+        there = connect(cut_off)
+        return install_environment(there, made, "/opt/r", python="python3", root=False)
+
+    try:
+        cut_off.start()
+        net.slow(name, 20)
+        cutting = threading.Timer(3.0, net.cut, [name])
+        cutting.start()
+        with pytest.raises(errors.HostLost):
+            install()
+        net.slow(name, 0)
+        net.mend(name)
+        began = time.monotonic()
+        assert install()
+        assert time.monotonic() - began < 30
+    finally:
+        cut_off.stop()
+        net.close()
+    assert [each.name for each in (cut_off.directory / "opt/r/versions").iterdir()] == [made.name]
+
+
 def _cut_while_it_sleeps(net: Hosts, host: RealHost) -> None:
     def sleeps() -> bool:
         return any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in host.pids())
@@ -241,11 +354,64 @@ def test_through_a_jump_host(host: RealHost, connect: Connect, tmp_path: Path, k
         with open(tmp_path / "known_hosts", "a", encoding="utf-8") as known:
             known.write(behind.known())
         assert run(there, "hostname") == "w2\n"
+        closed = RealHost(tmp_path / "w3")
+        with pytest.raises(errors.HostUnreachable, match="its jump host cannot connect there"):
+            connect(closed, jump=jump, met=False).connect()
         (tmp_path / "known_hosts").write_text(behind.known())
         with pytest.raises(errors.JumpFailed, match="host key"):
             connect(behind, jump=connect(host, met=False), met=False).connect()
     finally:
         behind.stop()
+
+
+def behind_one_jump(jump: RealHost, far: RealHost, directory: Path, key: Path) -> Fleet[Host]:
+    """Eight addresses of a host behind a jump host, as the hosts of an inventory."""
+    addresses = [f"127.0.1.{number}" for number in range(1, 9)]
+    known = directory / "known_hosts"
+    lines = [far.known().replace(far.address, each) for each in addresses]
+    known.write_text(jump.known() + "".join(lines))
+    inventory, mistakes = parse_inventory(
+        f"cluster: c\nssh: {{user: root, identity: {key}, known_hosts: {known}, port: {far.port},"
+        f" connect_s: 2, jump: {jump.address}, jump_port: {jump.port}}}\n"
+        f"controller: {{host: {addresses[0]}}}\nworkers:\n"
+        + "".join(f"  - {{host: {each}}}\n" for each in addresses[1:])
+    )
+    assert inventory is not None, mistakes
+    return fleet_of(inventory, PLAIN)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_many_hosts_behind_one_jump_host_are_reached_at_once(
+    host: RealHost, tmp_path: Path, key: Path, attempt: int
+) -> None:
+    far = RealHost(tmp_path / "far", address="0.0.0.0")
+    far.admit(key.with_suffix(".pub"))
+    far.start()
+    try:
+        with behind_one_jump(host, far, tmp_path, key) as fleet:
+            found = fleet.each(lambda each: run(each, "hostname"))
+    finally:
+        far.stop()
+    assert set(found.values()) == {"far\n"}
+    log = (host.directory / "sshd.log").read_text()
+    assert log.count("Accepted publickey") == 1, "they share one connection to it"
+
+
+def test_a_jump_host_that_fails_is_the_reason_of_each_host_behind_it_and_is_waited_for_once(
+    host: RealHost, tmp_path: Path, key: Path
+) -> None:
+    far = RealHost(tmp_path / "far", address="0.0.0.0")
+    with socket.create_server((host.address, 0)) as silent:
+        host.stop()
+        host.port = silent.getsockname()[1]
+        began = time.monotonic()
+        with behind_one_jump(host, far, tmp_path, key) as fleet:
+            found = fleet.each(lambda each: run(each, "hostname"))
+    assert time.monotonic() - began < 6
+    for name, fault in found.items():
+        assert isinstance(fault, errors.JumpFailed)
+        assert fault.message.startswith(f"{name}: its jump host does not let us through:")
+        assert f"port {host.port}: no greeting within 2 s" in fault.message
 
 
 def test_an_inventory_s_hosts_are_reached_as_it_says(

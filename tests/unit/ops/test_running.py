@@ -1,5 +1,6 @@
 """The verbs on deployed hosts, over hosts in memory: what they touch, and in which order."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def listed(world: World, *names: str) -> running.HostsView:
 def stopped(world: World, *names: str) -> running.HostsView:
     open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
     return running.stop(world.inventory, names, Login(), ignore, open_fleet)
+
+
+def started(world: World, *names: str) -> running.HostsView:
+    open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
+    return running.start(world.inventory, names, Login(), ignore, open_fleet, world._status)
 
 
 def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) -> object:
@@ -85,6 +91,55 @@ def test_what_is_stopped_is_what_was_named_the_controller_first(world: World) ->
     assert order[0] == "controller"
     assert sorted(order[1:]) == ["w1", "w2"]
     assert not any(process.running for process in view.processes)
+
+
+def test_agents_of_a_controller_that_is_away_are_started_and_not_waited_for(world: World) -> None:
+    stopped(world)
+    world.forget_commands()
+    gone = HostUnreachable("controller: no answer within 10 s", remedy="see that it runs")
+    world.hosts["controller"].before = failing("", gone)
+    began = time.monotonic()
+    view = started(world)
+    assert time.monotonic() - began < 5
+    assert [p.running for p in view.processes] == [True, True]
+    assert [(f.host, f.code) for f in view.faults] == [
+        ("controller", "host-unreachable"),
+        ("w1", "not-running"),
+        ("w2", "not-running"),
+    ]
+    for fault in view.faults[1:]:
+        assert gone.message in fault.reason
+        assert gone.remedy in fault.remedy
+        assert "that the ports" not in fault.remedy
+    assert len(world.hosts["controller"].commands) == 1, "it is not waited for a second time"
+
+
+def test_an_agent_alone_is_not_waited_for_longer_than_its_controller_may_be_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "SILENT_S", 0.2)
+    stopped(world)
+    began = time.monotonic()
+    (fault,) = started(world, "w1").faults
+    assert time.monotonic() - began < 10
+    assert (fault.host, fault.code) == ("w1", "not-running")
+    assert "no controller answers" in fault.reason
+    world.hosts["controller"].running = {"rhinoctl-clicks-controller": 7}
+    assert started(world, "w1").faults == ()
+
+
+def test_an_agent_that_does_not_stay_is_that_whatever_becomes_of_the_controller(
+    world: World,
+) -> None:
+    stopped(world)
+    world.hosts["controller"].before = failing("", AWAY)
+    world.hosts["w1"].crashes = True
+    codes = {fault.host: fault.code for fault in started(world).faults}
+    assert codes == {
+        "controller": "host-unreachable",
+        "w1": "service-failed",
+        "w2": "not-running",
+    }
 
 
 def test_a_cluster_that_was_not_deployed_from_here_is_not_stopped(world: World) -> None:

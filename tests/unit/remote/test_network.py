@@ -2,15 +2,18 @@
 
 import socket
 import subprocess
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rhinoctl.errors import HostUnreachable
 from rhinoctl.ops.host_checks import Verdict, judge_network
 from rhinoctl.remote import network
-from rhinoctl.remote.fleet import Fleet
+from rhinoctl.remote.fleet import Fleet, Gate
 from rhinoctl.remote.host import Command, Done
-from rhinoctl.remote.network import Stop, Stretch, measure
+from rhinoctl.remote.network import Stop, Stretch, measure, rounds_of
 from tests.fakes.local_host import LocalHost
 from tests.integration.real_hosts import free_port
 
@@ -30,9 +33,12 @@ def stop(name: str, address: str = "127.0.0.1") -> Stop:
     return Stop(name=name, python="python3", address=address, port=free_port(address))
 
 
-def rounds(*stops: Stop, gone: str = "") -> tuple[Stretch, ...]:
+def rounds(*stops: Stop, gone: str = "", sessions: int = 0) -> tuple[Stretch, ...]:
+    """`sessions`: of a jump host that all but "out" are behind; 0 for none."""
     hosts = {s.name: Gone(s.name) if s.name == gone else LocalHost(s.name) for s in stops}
-    with Fleet[LocalHost](hosts, {}) as fleet:
+    gate = Gate(sessions or 1)
+    jumps = {name: gate for name in hosts if sessions and name != "out"}
+    with Fleet[LocalHost](hosts, jumps) as fleet:
         return measure(fleet, stops)
 
 
@@ -57,6 +63,56 @@ def test_what_is_wrong_is_said_of_its_stretch_only() -> None:
     found = rounds(a, b, c, gone="c")
     assert found[0].fault == ""
     assert [s.fault for s in found[1:]] == ["c: no answer", "c: no answer"]
+
+
+@pytest.mark.parametrize("sessions", [2, 3])
+def test_those_behind_a_jump_host_are_measured_by_so_many_at_once_as_it_lets_through(
+    sessions: int,
+) -> None:
+    stops = [stop(name) for name in "abcde"]
+    found = rounds(*stops, sessions=sessions)
+    assert [(s.sender, s.receiver) for s in found] == [*pairwise("abcde"), ("e", "a")]
+    assert [(s.fault, s.unmeasured) for s in found] == [("", "")] * 5
+    assert all(s.bytes_s is not None and s.bytes_s > 1 << 20 for s in found)
+
+
+def test_two_that_are_never_reached_at_once_are_not_measured_and_have_not_failed() -> None:
+    found = rounds(stop("a"), stop("b"), stop("out"), sessions=1)
+    assert [bool(s.unmeasured) for s in found] == [True, False, False]
+    assert [s.fault for s in found] == ["", "", ""]
+    judged = judge_network(found)
+    assert [f.verdict for f in judged] == [Verdict.WARN, Verdict.PASS, Verdict.PASS]
+    assert "not measured" in judged[0].seen
+    assert "ssh.sessions" in judged[0].remedy
+
+
+def test_a_network_that_lets_nothing_through_is_not_tried_for_ever() -> None:
+    stops = [stop(name) for name in "abcd"]
+    gate, times = Gate(2), iter([0.0, 0.0, 1000.0])
+    with Fleet[LocalHost](
+        {s.name: LocalHost(s.name) for s in stops}, dict.fromkeys("abcd", gate)
+    ) as f:
+        found = measure(f, stops, lambda: next(times))
+    assert [bool(s.unmeasured) for s in found] == [False, True, True, True]
+
+
+@given(
+    count=st.integers(2, 40),
+    sessions=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+)
+def test_a_round_never_takes_more_than_can_be_reached_at_once(
+    count: int, sessions: list[int]
+) -> None:
+    stops = [Stop(name=str(n), python="", address="", port=1) for n in range(count)]
+    gates = [Gate(each) for each in sessions]
+    fleet = Fleet[LocalHost]({}, {s.name: gates[n % len(gates)] for n, s in enumerate(stops)})
+    pairs = [*pairwise(stops), (stops[-1], stops[0])]
+    made = rounds_of(pairs, fleet.at_once)
+    assert all(fleet.at_once({s.name for pair in each for s in pair}) for each in made)
+    measured = [pair for each in made for pair in each]
+    assert len(measured) == len(set(measured))
+    apart = set(pairs) - set(measured)
+    assert not any(fleet.at_once({a.name, b.name}) for a, b in apart)
 
 
 def test_a_port_that_is_taken_is_said() -> None:

@@ -1,16 +1,21 @@
 """Releases on this machine as a host: whole or not there, and switched in one step."""
 
+import fcntl
 import hashlib
+import importlib.resources
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rhinoctl import errors
+from rhinoctl.remote import releases
 from rhinoctl.remote.environment import UNUSED_S, Environment, write_archive
 from rhinoctl.remote.host import Untouched
 from rhinoctl.remote.packages import Entry, this_platform
@@ -115,6 +120,92 @@ def test_what_an_interrupted_installation_has_left_is_cleared_away(tmp_path: Pat
     assert install(made, opt)
     assert [path.name for path in (opt / "versions").iterdir()] == [made.name]
     assert not (opt / "versions" / made.name / "site/half.py").exists()
+
+
+class Upload:
+    """An installation that is sent its archive by hand, a byte at a time."""
+
+    def __init__(self, made: Environment, where: Path) -> None:
+        script = Path(str(importlib.resources.files("rhinoctl_data.templates"))) / "unpack.py"
+        argv = [sys.executable, "-I", str(script), str(where / "versions"), made.name, made.sha256]
+        argv += [f"{releases.SILENT_S:g}", f"{releases.WAIT_S:g}"]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.left = made.archive.read_bytes()
+        self.send(20)
+        deadline = time.monotonic() + 10
+        while not is_locked(where / "versions"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def send(self, count: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(self.left[:count])
+        self.process.stdin.flush()
+        self.left = self.left[count:]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def is_locked(directory: Path) -> bool:
+    try:
+        there = os.open(directory, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(there, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(there)
+    return False
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "SILENT_S", 0.5)
+    monkeypatch.setattr(releases, "WAIT_S", 1.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_installation_whose_sender_is_gone_without_a_word_stands_in_nobody_s_way(
+    tmp_path: Path,
+) -> None:
+    made, opt = environment(tmp_path), tmp_path / "opt"
+    with closing(Upload(made, opt)) as stale:
+        assert install(made, opt)
+        _, said = stale.process.communicate()
+    assert b"nothing has come for 0.5 s" in said
+    assert [path.name for path in (opt / "versions").iterdir()] == [made.name]
+    assert (opt / "versions" / made.name / "site/x.py").read_text() == "X = 1\n"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_installation_that_is_being_sent_goes_on_and_the_other_is_told_so(
+    tmp_path: Path,
+) -> None:
+    made, opt = environment(tmp_path), tmp_path / "opt"
+    ended = threading.Event()
+
+    def feed() -> None:
+        while not ended.wait(0.1):
+            live.send(1)
+
+    with closing(Upload(made, opt)) as live:
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        try:
+            with pytest.raises(errors.CommandFailed, match="is under way in") as raised:
+                install(made, opt)
+        finally:
+            ended.set()
+            feeding.join()
+        live.send(len(live.left))
+        live.process.communicate()
+        assert live.process.returncode == 0
+    assert "who else deploys" in raised.value.remedy
+    assert not install(made, opt)
 
 
 def test_the_current_release_is_one_that_is_there(tmp_path: Path) -> None:
