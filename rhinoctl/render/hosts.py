@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rhinoctl.ops.endings import problem_in
 from rhinoctl.ops.running import ExecView, HostFault, HostsView, LogView, ProcessView
 from rhinoctl.render.tables import columns, spaced
 
@@ -42,7 +43,8 @@ def _remark(process: ProcessView) -> str:
     if not process.running and process.exit_code is not None:
         parts.append(f"ended with {process.exit_code}")
     if not process.running and process.words:
-        parts.append(process.words)
+        told = problem_in(process.words)
+        parts.append(f"{told.message} ({told.code})" if told else process.words)
     return ", ".join(parts)
 
 
