@@ -69,7 +69,11 @@ def look_at_links(settings: AgentSettings, *, link: LinkFunction = os.link) -> O
         raise LinksRefused(
             f"the file system of {settings.disk} makes no hard links: {refusal.strerror}",
             remedy="name a directory on another file system, or accept that checkpoints are copies:"
-            " `rhinoctl local up --no-require-hardlink`",
+            + (
+                " `rhinoctl local up --no-require-hardlink`"
+                if settings.makes_directories
+                else " `agent.require_hardlink: false` in the inventory, then `rhinoctl deploy`"
+            ),
         )
     return refusal
 
