@@ -134,7 +134,7 @@ def _admit(request: Request, tokens: Mapping[Role, Secret], needed: Role) -> Non
     if not role.may(needed):
         raise RoleTooLow(
             f"{request.method} {request.url.path} needs the role {needed}; the token's is {role}",
-            remedy=f"name the access of a {needed} of this cluster with --cluster",
+            remedy=f"name an access to this cluster that has the role {needed} with --cluster",
         )
 
 
