@@ -39,7 +39,7 @@ def open_disk(settings: AgentSettings, path: str, number: int, *, fresh: bool) -
     if not fresh and not os.path.isdir(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if not settings.makes_directories and path in map(os.path.realpath, settings.disks):
-        check_mounted(path)
+        check_mounted(path, settings.worker)
     disk = LocalDisk(path, number=number)
     refusal = look_at_links(replace(settings, disk=path)) if fresh else link_refusal(path)
     if refusal is not None:
@@ -95,7 +95,7 @@ def serve(settings: AgentSettings) -> None:
     DiskNotMounted where a directory is missing that it does not make.
     """
     if not settings.makes_directories:
-        check_mounted(settings.disk)
+        check_mounted(settings.disk, settings.worker)
     lock = AgentLock(f"{settings.disk}/agent.lock")
     lock.acquire()
     stop = Stop()

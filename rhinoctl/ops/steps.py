@@ -132,7 +132,7 @@ class Health:
             why = self._why_not(place, role, state.pid)
             if why is None:
                 return
-            if not state.kept or state.restarts >= STARTS_MAX:
+            if not state.kept or (state.restarts >= STARTS_MAX and not state.running):
                 raise process.ended(state)
             if time.monotonic() > deadline:
                 raise DeadlineExceeded(

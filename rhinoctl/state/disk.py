@@ -172,14 +172,14 @@ def as_unwritable(error: OSError, directory: str) -> UnwritableDirectory | OSErr
     )
 
 
-def check_mounted(directory: str) -> None:
-    """Raise DiskNotMounted if a directory for state that was made once is not there: an empty one
-    in its place would be taken for a process that has lost everything."""
+def check_mounted(directory: str, process: str) -> None:
+    """Raise DiskNotMounted if a directory for a process's state that was made once is not there: an
+    empty one in its place would be taken for a process that has lost everything."""
     if not os.path.isdir(directory):
         raise DiskNotMounted(
             f"{directory} was there and is gone",
-            remedy="mount its disk, then start this again; if its state is lost for good, make the"
-            " directory by hand: see docs/operations/errors.md",
+            remedy=f"mount its disk, then `rhinoctl restart {process}`; if its state is lost for"
+            " good, make the directory by hand: see docs/operations/errors.md",
         )
 
 
