@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -23,7 +22,7 @@ from rhinoctl import limits
 from rhinoctl.errors import LinksRefused, RhinoError
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.ports import Address
-from rhinoctl.state.disk import LinkFunction, LocalDisk
+from rhinoctl.state.disk import LinkFunction, LocalDisk, check_mounted
 from rhinoctl.state.disks import Disks, Owner
 from rhinoctl.state.links import link_refusal
 from rhinoctl.state.locks import AgentLock
@@ -36,9 +35,12 @@ from rhinoctl.wire.points import DISK_POINTS, WIRE_POINTS, with_points
 
 def open_disk(settings: AgentSettings, path: str, number: int, *, fresh: bool) -> LocalDisk:
     """A further disk in a directory (`rhinoctl.state.disks.Opener`): where nothing is mounted
-    nothing is made. Raises LinksRefused for a fresh one as `look_at_links` does."""
+    nothing is made. Raises LinksRefused for a fresh one as `look_at_links` does, and
+    DiskNotMounted for one that a deployment has made."""
     if not fresh and not os.path.isdir(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if not settings.makes_directories and path in map(os.path.realpath, settings.disks):
+        check_mounted(path, settings.worker)
     disk = LocalDisk(path, number=number)
     refusal = look_at_links(replace(settings, disk=path)) if fresh else link_refusal(path)
     if refusal is not None:
@@ -68,7 +70,11 @@ def look_at_links(settings: AgentSettings, *, link: LinkFunction = os.link) -> O
         raise LinksRefused(
             f"the file system of {settings.disk} makes no hard links: {refusal.strerror}",
             remedy="name a directory on another file system, or accept that checkpoints are copies:"
-            " `rhinoctl local up --no-require-hardlink`",
+            + (
+                " `rhinoctl local up --no-require-hardlink`"
+                if settings.makes_directories
+                else " `agent.require_hardlink: false` in the inventory, then `rhinoctl deploy`"
+            ),
         )
     return refusal
 
@@ -86,9 +92,11 @@ def host_limits(*, links_refused: str = "") -> HostLimits:
 def serve(settings: AgentSettings) -> None:
     """Run until told to stop, or until the parent is gone; either ends the instances too.
 
-    An agent that is killed leaves them running, and its successor adopts them.
+    An agent that is killed leaves them running, and its successor adopts them. Raises
+    DiskNotMounted where a directory is missing that it does not make.
     """
-    Path(settings.disk).mkdir(parents=True, exist_ok=True)
+    if not settings.makes_directories:
+        check_mounted(settings.disk, settings.worker)
     lock = AgentLock(f"{settings.disk}/agent.lock")
     lock.acquire()
     stop = Stop()

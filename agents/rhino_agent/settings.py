@@ -47,6 +47,12 @@ class AgentSettings:
     disks: tuple[str, ...] = ()
     tls: TlsFiles | None = None
 
+    @property
+    def makes_directories(self) -> bool:
+        """Whether it makes its directories for state, as a local cluster's agent does. On hosts,
+        where it has `tls`, a deployment has made them: one that is missing is not mounted."""
+        return self.tls is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSettings:

@@ -33,7 +33,7 @@ def list_disks(
     worker: Annotated[
         str | None,
         typer.Argument(
-            metavar="[WORKER]", help="Only this worker's. Default: all.", show_default=False
+            metavar="WORKER", help="Only this worker's. Default: all.", show_default=False
         ),
     ] = None,
     cluster: Cluster = None,

@@ -1,7 +1,7 @@
 """``rhinoctl hosts list|exec``, ``start``, ``stop``, ``restart``, ``logs``: what runs on hosts."""
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -27,7 +27,7 @@ app = group("The hosts of a cluster: what runs on them, and commands for all of 
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[HOST]...",
+        metavar="HOST",
         help="Workers, hosts, or `controller`. Default: all.",
         show_default=False,
     ),
@@ -40,9 +40,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
     **ends(
         "rhinoctl hosts list\nrhinoctl hosts list w1 --json",
         *(Exit.REFUSED, Exit.DEGRADED, Exit.PARTIAL),
-        refused="a host that is not in the inventory",
+        refused="a host that is not in the inventory, or nothing is deployed on any",
         degraded="a process does not run",
-        partial="hosts could not be asked",
+        partial="hosts could not be asked, or have nothing deployed",
     ),
 )
 def list_(
@@ -71,7 +71,7 @@ def list_(
 def exec_(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND [ARG]...", help="The command, as a list of arguments."),
+        typer.Argument(metavar="-- COMMAND", help="The command, as a list of arguments."),
     ],
     host: Annotated[
         list[str] | None,
@@ -114,7 +114,9 @@ def start(
     brought there by `rhinoctl deploy`.
     """
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
-    return _end(ops.start(inventory, ops.hosts_of(names or ()), login, say), as_json)
+    with _told() as tell:
+        view = ops.start(inventory, ops.hosts_of(names or ()), login, tell)
+    return _end(view, as_json)
 
 
 def stop(
@@ -133,7 +135,9 @@ def stop(
     whole = "the whole cluster" if not names else ", ".join(names)
     confirm(f"End {whole}?", yes=yes)
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
-    return _end(ops.stop(inventory, ops.hosts_of(names or ()), login, say), as_json)
+    with _told() as tell:
+        view = ops.stop(inventory, ops.hosts_of(names or ()), login, tell)
+    return _end(view, as_json)
 
 
 def restart(
@@ -151,7 +155,9 @@ def restart(
     whole = "every process of the cluster" if not names else ", ".join(names)
     confirm(f"Restart {whole}?", yes=yes)
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
-    return _end(ops.restart(inventory, ops.hosts_of(names or ()), login, say), as_json)
+    with _told() as tell:
+        view = ops.restart(inventory, ops.hosts_of(names or ()), login, tell)
+    return _end(view, as_json)
 
 
 def logs(
@@ -180,6 +186,26 @@ def logs(
             if not follow:
                 break
     return Exit.DONE
+
+
+@contextmanager
+def _told() -> Iterator[ops.Tell]:
+    """What tells of each process that is begun with; and, after Ctrl-C, of what that leaves."""
+    begun: list[str] = []
+
+    def tell(text: str) -> None:
+        begun.append(text)
+        say(text)
+
+    try:
+        yield tell
+    except KeyboardInterrupt:
+        where = f'at "{begun[-1]}"' if begun else "before anything was begun"
+        say(
+            f"stopped {where}; what does not run stays so until `rhinoctl start`, and what was not"
+            " begun is as it was: see `rhinoctl hosts list`"
+        )
+        raise
 
 
 def _end(view: ops.HostsView, as_json: bool) -> int:

@@ -9,9 +9,7 @@ Invariants:
 """
 
 import difflib
-import posixpath
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
@@ -19,31 +17,43 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic import model_validator as validator
 
 from rhinoctl import limits
-from rhinoctl.config.yaml_tree import Mistake, Tree, Where, read_tree
+from rhinoctl.config.contradictions import CONTROLLER, NAME, PORT_MAX, contradictions, without
+from rhinoctl.config.yaml_tree import Mistake, Tree, Where, read_tree, spelled
 from rhinoctl.errors import InvalidInventory, NoInventory
 
 FILE: Final = "inventory.yml"
 """Its usual name, in the directory where a command is typed."""
 
-CONTROLLER: Final = "controller"
-"""The controller's host among the workers'."""
-
 FORMAT: Final = 1
 """Of the inventory; another one is refused, not guessed at."""
 
-MISTAKES_SHOWN: Final = 20
-"""More are counted."""
+MEMORY_MB_MIN: Final = 256
+"""An agent takes 100 MB at rest, and an instance as much before it holds a row."""
 
-NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+CPUS_MIN: Final = 0.1
+"""With less, an agent is not through with its start before it is given up."""
+
+HOST: Final = r"^[A-Za-z0-9_.:%-]{1,253}$"
+LABEL: Final = r"^[A-Za-z0-9_.-]{1,63}$"
+LOGIN: Final = r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$"
+
+ALLOWED: Final = {
+    NAME: "1 to 63 lower-case letters, digits, dots and hyphens, none of the latter at an end",
+    HOST: "a host's name or address: 1 to 253 letters, digits and _ . : % -",
+    LABEL: "1 to 63 letters, digits and _ . -",
+    LOGIN: "an account: 1 to 32 letters, digits and _ . -, the first a letter or _",
+}
+"""What a value of each pattern is, for people."""
+
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 """Of a cluster or a worker: it becomes a part of paths, units and certificates."""
 
-Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:%-]{1,253}$")]
+Host = Annotated[str, StringConstraints(pattern=HOST)]
 """A host's name, or its address by IPv4 or IPv6."""
 
-Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
-Login = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$")]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Label = Annotated[str, StringConstraints(pattern=LABEL)]
+Login = Annotated[str, StringConstraints(pattern=LOGIN)]
+Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 Megabytes = Annotated[int, Field(ge=1, le=1 << 24)]
 
 M = TypeVar("M", bound="Part")
@@ -100,8 +110,8 @@ class Ports(Part):
 class Limits(Part):
     """What an agent with its instances may take of a host; null: no limit."""
 
-    memory_mb: Megabytes | None = None
-    cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
+    memory_mb: Annotated[int, Field(ge=MEMORY_MB_MIN, le=1 << 24)] | None = None
+    cpus: Annotated[float, Field(ge=CPUS_MIN, le=4096)] | None = None
 
 
 class Agent(Part):
@@ -221,9 +231,7 @@ def read_inventory(path: Path) -> Inventory:
 
 def invalid(path: Path, mistakes: list[Mistake]) -> InvalidInventory:
     """The error with every mistake of an inventory, by line."""
-    shown = [f"line {m.line}: {m.what}" if m.line else m.what for m in mistakes[:MISTAKES_SHOWN]]
-    if len(mistakes) > MISTAKES_SHOWN:
-        shown.append(f"and {len(mistakes) - MISTAKES_SHOWN} more")
+    shown = [f"line {m.line}: {m.what}" if m.line else m.what for m in mistakes]
     there = f" {shown[0]}" if len(shown) == 1 else "".join(f"\n  {line}" for line in shown)
     return InvalidInventory(
         f"{path}:{there}",
@@ -233,7 +241,8 @@ def invalid(path: Path, mistakes: list[Mistake]) -> InvalidInventory:
 
 
 def parse_inventory(text: str) -> tuple[Inventory | None, list[Mistake]]:
-    """The inventory that a text is, or every mistake in it, by line."""
+    """The inventory that a text is, or every mistake in it, by line. What is no value of its type
+    is left out of the search for contradictions."""
     tree = read_tree(text)
     if tree.mistakes:
         return None, sorted(tree.mistakes)
@@ -241,29 +250,58 @@ def parse_inventory(text: str) -> tuple[Inventory | None, list[Mistake]]:
         return None, [
             Mistake(0, "an inventory is a mapping: `cluster:`, `controller:`, `workers:`")
         ]
+    mistakes: set[Mistake] = set()
     try:
-        inventory = Inventory.model_validate(tree.value)
+        inventory: Inventory | None = Inventory.model_validate(tree.value)
     except ValidationError as fault:
-        return None, sorted({_mistake(tree, dict(each)) for each in fault.errors()})
-    mistakes = sorted(set(_contradictions(inventory, tree)))
-    return (None, mistakes) if mistakes else (inventory, [])
+        faults: list[dict[str, Any]] = [dict(each) for each in fault.errors()]
+        mistakes |= {_mistake(tree, each) for each in faults}
+        known = {_where(each): each["type"] != "extra_forbidden" for each in faults}
+        inventory = _besides(tree.value, known)
+    if inventory is not None:
+        mistakes |= set(contradictions(inventory, tree))
+    return (None, sorted(mistakes)) if mistakes else (inventory, [])
+
+
+def _besides(value: dict[str, Any], faulty: Mapping[Where, bool]) -> Inventory | None:
+    """An inventory with all but the faulty values; None if there is none without them."""
+    try:
+        return Inventory.model_validate(without(value, faulty))
+    except ValidationError:
+        return None
 
 
 # --- what a mistake is called --------------------------------------------------------------------
 
 
-def _mistake(tree: Tree, fault: dict[str, Any]) -> Mistake:
-    where: Where = tuple(fault["loc"])
-    name = _spelled(where)
+def _where(fault: Mapping[str, Any]) -> Where:
+    return tuple(fault["loc"])
+
+
+def _mistake(tree: Tree, fault: Mapping[str, Any]) -> Mistake:
+    where = _where(fault)
+    name = spelled(where)
     match fault["type"]:
         case "extra_forbidden":
             return Mistake(tree.line(where), f"`{name}` is not known{_nearest(where)}")
         case "missing":
             return Mistake(tree.line(where), f"`{name}` is missing")
         case "string_pattern_mismatch":
-            what = f"`{name}`: {fault['input']!r} has characters that cannot be in it"
-            return Mistake(tree.line(where), what)
+            allowed = ALLOWED[fault["ctx"]["pattern"]]
+            return Mistake(
+                tree.line(where), f"`{name}`: {fault['input']!r} cannot be; it takes {allowed}"
+            )
+        case "too_short":
+            return Mistake(tree.line(where), f"`{name}` is empty: it takes at least one entry")
+        case "too_long":
+            what = (
+                f"has {len(fault['input'])} entries: it takes {fault['ctx']['max_length']} at most"
+            )
+            return Mistake(tree.line(where), f"`{name}` {what}")
     said = str(fault["msg"]).removeprefix("Input ")
+    if fault["type"] == "model_type":
+        key = next(iter(_part_at(where).model_fields))
+        said = f"should be a mapping, such as {{{key}: …}}"
     return Mistake(tree.line(where), f"`{name}` {said}, not {_found(fault['input'], tree, where)}")
 
 
@@ -277,14 +315,6 @@ def _found(value: object, tree: Tree, where: Where) -> str:
         case list():
             return f"a list of {len(value)}"
     return f"{value!r}" if isinstance(value, str) else tree.texts.get(where, repr(value))
-
-
-def _spelled(where: Where) -> str:
-    """A way as people write it: workers[2].ssh.user, counted from 1."""
-    text = ""
-    for part in where:
-        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def _nearest(where: Where) -> str:
@@ -309,73 +339,3 @@ def _parts(annotation: Any) -> Iterator[type[Part]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _parts(argument)
-
-
-# --- what contradicts itself ---------------------------------------------------------------------
-
-
-def _contradictions(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
-    yield from _twice(inventory, tree)
-    yield from _paths(inventory, tree)
-    yield from _listeners(inventory, tree)
-    for number, (_, host, ssh) in enumerate(inventory.reached()):
-        if ssh.jump is not None and ssh.jump == host:
-            where: Where = ("controller",) if number == 0 else ("workers", number - 1)
-            yield Mistake(tree.line((*where, "ssh", "jump")), f"{host} is its own jump host")
-
-
-def _twice(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
-    """Hosts and names that are there more than once; a host under two names is found by
-    `rhinoctl check`, which sees its machine id."""
-    hosts: dict[tuple[str, int], int] = {}
-    names: dict[str, int] = {}
-    for number, worker in enumerate(inventory.workers):
-        line = tree.line(("workers", number, "host"))
-        place = (worker.host.lower(), worker.ssh.port)
-        if place in hosts:
-            yield Mistake(line, f"host {worker.host} is there twice, first in line {hosts[place]}")
-        elif worker.id == CONTROLLER:
-            said = (
-                f"`{CONTROLLER}` is the controller's name in every table: give this worker another"
-            )
-            yield Mistake(line, f"{said} `name`")
-        elif not re.fullmatch(NAME, worker.id):
-            yield Mistake(line, f"host {worker.host} cannot be a worker's name: give it a `name`")
-        elif worker.id in names:
-            line = tree.line(("workers", number, "name"))
-            said = f"two workers are called {worker.id}, the first in line {names[worker.id]}"
-            yield Mistake(line, said)
-        hosts.setdefault(place, line)
-        names.setdefault(worker.id, line)
-
-
-def _paths(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
-    """Directories on hosts are absolute, and none is within another."""
-    tops = [(("install_dir",), inventory.install_dir)]
-    data = ("controller", "data_dir")
-    yield from _apart(tree, [*tops, (data, inventory.controller.data_dir)])
-    for number, worker in enumerate(inventory.workers):
-        disks = [(("workers", number, "disks", n), path) for n, path in enumerate(worker.disks)]
-        yield from _apart(tree, [*tops, *disks])
-
-
-def _apart(tree: Tree, named: list[tuple[Where, str]]) -> Iterator[Mistake]:
-    for number, (where, path) in enumerate(named):
-        if not re.fullmatch(r"/[A-Za-z0-9_./+@-]+", path) or posixpath.normpath(path) != path:
-            said = f"`{_spelled(where)}`: {path!r} is not an absolute path in its shortest form"
-            yield Mistake(tree.line(where), f"{said}, of letters, digits and _ . + @ -")
-            continue
-        for _, other in named[:number]:
-            if path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/"):
-                said = f"`{_spelled(where)}`: {path} and {other} are not apart"
-                yield Mistake(tree.line(where), said)
-
-
-def _listeners(inventory: Inventory, tree: Tree) -> Iterator[Mistake]:
-    """The controller and an agent on one host do not share a port."""
-    for number, worker in enumerate(inventory.workers):
-        if worker.host.lower() != inventory.controller.host.lower():
-            continue
-        if worker.port == inventory.ports.controller:
-            said = f"agent and controller on {worker.host} would both listen on port {worker.port}"
-            yield Mistake(tree.line(("workers", number, "port")), said)

@@ -19,6 +19,9 @@ BYTES_MAX: Final = 1 << 20
 NODES_MAX: Final = 100_000
 """Aliases of aliases can make a short document as large as one likes."""
 
+TAB: Final = r"'\t'"
+"""How PyYAML names one that it does not take."""
+
 Where = tuple[str | int, ...]
 """The way to a value: keys and positions from the document's root."""
 
@@ -49,6 +52,14 @@ class Tree:
         return 0
 
 
+def spelled(where: Where) -> str:
+    """A way as people write it: workers[2].ssh.user, counted from 1."""
+    text = ""
+    for part in where:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
 def read_tree(text: str) -> Tree:
     """Read one YAML document. What is wrong with it is in `Tree.mistakes`, never raised."""
     tree = Tree()
@@ -70,6 +81,8 @@ def read_tree(text: str) -> Tree:
 def _syntax(fault: yaml.MarkedYAMLError) -> Mistake:
     mark = fault.problem_mark or fault.context_mark
     said = fault.problem or fault.context or "unreadable"
+    if TAB in said:
+        said = "a tab stands where a value or an indent begins: use spaces"
     return Mistake(mark.line + 1 if mark is not None else 0, f"it is not YAML: {said}")
 
 

@@ -23,6 +23,8 @@ from rhinoctl.control.roles import Role, read_tokens
 from rhinoctl.control.settings import ControllerSettings, read_settings
 from rhinoctl.errors import RhinoError, UnwritableDirectory, UsageError
 from rhinoctl.protocol import codec, views
+from rhinoctl.protocol.starting import CONTROLLER
+from rhinoctl.state.disk import check_mounted
 from rhinoctl.state.locks import ControllerLock
 from rhinoctl.state.sqlite import SqliteStore
 from rhinoctl.wire.certificates import read_credentials
@@ -34,7 +36,10 @@ log = logging.getLogger("rhino.controller")
 
 
 def serve(settings: ControllerSettings) -> None:
-    """Run until SIGTERM, or until the parent is gone."""
+    """Run until SIGTERM, or until the parent is gone. Raises DiskNotMounted where the directory is
+    missing that it does not make."""
+    if not settings.makes_directories:
+        check_mounted(os.path.dirname(settings.store), CONTROLLER)
     credentials = read_credentials(settings.token_file, settings.tls)
     tokens = read_tokens(settings.tokens) or {Role.OPERATOR: credentials.token}
     lock = ControllerLock(f"{settings.store}.controller")

@@ -129,12 +129,13 @@ def _admit(request: Request, tokens: Mapping[Role, Secret], needed: Role) -> Non
     if role is None:
         raise Unauthenticated(
             "the call does not carry a token of this cluster",
-            remedy="use the token file of the cluster (RHINO_TOKEN_FILE)",
+            remedy="name the access to this cluster with --cluster; for a plain address, name its"
+            " token's file in RHINO_TOKEN_FILE",
         )
     if not role.may(needed):
         raise RoleTooLow(
             f"{request.method} {request.url.path} needs the role {needed}; the token's is {role}",
-            remedy=f"name the access of a {needed} of this cluster with --cluster",
+            remedy=f"name an access to this cluster that has the role {needed} with --cluster",
         )
 
 

@@ -20,6 +20,7 @@ from rhinoctl.ids import JobName, OpId
 from rhinoctl.protocol import codec, views
 from rhinoctl.protocol.disks import DiskList, DiskRequest
 from rhinoctl.protocol.evidence import ClusterEvidence
+from rhinoctl.protocol.starting import CONTROLLER, LOCAL, is_deployed, start_again
 from rhinoctl.protocol.versions import (
     NEWEST_HEADER,
     OTHER_VERSION,
@@ -56,12 +57,7 @@ NO_SUCH_CALL = frozenset({404, 405})
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
-UP = "start one with `rhinoctl local up`, or name the right one with --cluster or RHINO_CONTROLLER"
 LOOK = "see what happened with `rhinoctl status` and `rhinoctl op list` before you repeat it"
-
-STUCK = (
-    "look at the controller's log; on a local cluster, `rhinoctl local down` and `up` restart it"
-)
 
 CERTIFICATES = (
     "use the access to this very cluster; if its certificates have expired, deploy it again"
@@ -96,6 +92,12 @@ def access_directory(cluster: str, environ: Mapping[str, str] = os.environ) -> P
     return state_directory(environ) / "clusters" / cluster
 
 
+def deployed_clusters(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The names of the deployed clusters to which this user has access."""
+    found = (state_directory(environ) / "clusters").glob("*/cluster.json")
+    return tuple(sorted(path.parent.name for path in found))
+
+
 def locate_controller(
     explicit: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Located:
@@ -111,12 +113,12 @@ def locate_controller(
     if "://" not in given:
         named = access_directory(given, environ)
         deployed = "/" not in given and (named / "cluster.json").exists()
-        return _read_location(named if deployed else Path(given))
+        return _read_location(named if deployed else Path(given), environ)
     token_file = environ.get("RHINO_TOKEN_FILE") or str(local_directory(environ) / "token")
     return Located(given, token_file)
 
 
-def _read_location(directory: Path) -> Located:
+def _read_location(directory: Path, environ: Mapping[str, str]) -> Located:
     path = directory / "cluster.json"
     try:
         image = codec.loads_image(path.read_bytes())
@@ -135,7 +137,12 @@ def _read_location(directory: Path) -> Located:
             wire_token_file=str(directory / (wire_token or token)),
         )
     except (FileNotFoundError, NotADirectoryError) as fault:
-        raise errors.NotRunning(f"there is no cluster in {directory}", remedy=UP) from fault
+        names = ", ".join(deployed_clusters(environ))
+        raise errors.NotRunning(
+            f"there is no cluster in {directory}",
+            remedy=f"name {f'one ({names})' if names else 'the right one'} with --cluster or"
+            f" RHINO_CONTROLLER, or start a local one with {LOCAL}",
+        ) from fault
     except (OSError, codec.CodecError, KeyError) as fault:
         raise errors.ForeignManifest(
             f"{path} is no description of a cluster: {fault}",
@@ -381,12 +388,21 @@ class ControlClient:
             )
         if isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout):
             return errors.NotRunning(
-                f"no controller answers at {self.address}: {reason}", remedy=UP
+                f"no controller answers at {self.address}: {reason}",
+                remedy=f"start it with {start_again([CONTROLLER], self.address)}, or name the right"
+                " one with --cluster or RHINO_CONTROLLER",
             )
         return errors.DeadlineExceeded(
             f"the controller at {self.address} did not answer {method} {path}: {reason}",
-            remedy=STUCK if method == "GET" else LOOK,
+            remedy=_stuck(self.address) if method == "GET" else LOOK,
         )
+
+
+def _stuck(address: str) -> str:
+    """What helps with a controller that lets in and does not answer."""
+    if is_deployed(address):
+        return "look at `rhinoctl logs controller`; `rhinoctl restart controller` starts it anew"
+    return "look at the controller's log; `rhinoctl local down` and `up` restart it"
 
 
 def _refusal_of(fault: BaseException) -> str:
@@ -450,7 +466,8 @@ def _error_of(response: httpx.Response) -> errors.RhinoError:
     except codec.CodecError:
         return errors.RhinoError(
             f"the controller answered with HTTP status {response.status_code}",
-            remedy="look into the controller's log, which `rhinoctl local status` names",
+            remedy="look into its log: `rhinoctl logs controller` (`rhinoctl local status` names"
+            " that of a local cluster)",
         )
     return error_from(problem)
 

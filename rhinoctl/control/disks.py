@@ -14,6 +14,7 @@ from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.disks import DiskList, DiskReport, DiskRequest, DiskState, DiskView
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
+from rhinoctl.protocol.starting import start_again
 
 ANSWER_S = 5.0
 """An agent answers between two turns of its loop; a new disk takes some writes."""
@@ -128,5 +129,5 @@ def _view(worker: WorkerId, disk: DiskReport) -> DiskView:
 def _unreachable(worker: WorkerId) -> WorkerUnreachable:
     return WorkerUnreachable(
         f"worker {worker} does not answer: nothing was done",
-        remedy="bring it back (local cluster: `rhinoctl local up`), then repeat the command",
+        remedy=f"bring it back: {start_again([worker])}, then repeat the command",
     )

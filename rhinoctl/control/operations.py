@@ -39,6 +39,7 @@ from rhinoctl.protocol.placement import Plan, plan_rescale, plan_switchover
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import stops
 from rhinoctl.protocol.sizes import size
+from rhinoctl.protocol.starting import start_again
 
 log = logging.getLogger("rhino.controller")
 
@@ -292,7 +293,7 @@ class Operations:
         if down:
             raise Refused(
                 f"worker {', '.join(down)} does not answer, and the move is from it or to it",
-                remedy="start its agent again (on a local cluster: `rhinoctl local up`)",
+                remedy=f"start its agent again: {start_again(down, addresses.get(down[0], ''))}",
             )
         self._check_room(document.spec.uid, epoch, plan)
         owners = [plan.moves.get(Vnode(v), epoch.routes[v].owner) for v in epoch.vnodes()]

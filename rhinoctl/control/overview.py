@@ -19,6 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
 from rhinoctl.protocol.sizes import size
+from rhinoctl.protocol.starting import start_again
 from rhinoctl.protocol.unreadable import cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand
 
@@ -132,9 +133,12 @@ class Overview:
             yield views.Finding(
                 what=f"job {job}: failover {op} waits for worker {', '.join(sorted(lost))},"
                 " which should inherit or vote and does not answer either",
-                remedy="bring any of them back (local cluster: `rhinoctl local up`), or give it up:"
-                f" {typed}",
+                remedy=f"bring any of them back: {self._start_again(lost)}, or give it up: {typed}",
             )
+
+    def _start_again(self, workers: Iterable[WorkerId]) -> str:
+        names, addresses = sorted(workers), self.fleet.addresses()
+        return start_again(names, next((addresses[n] for n in names if n in addresses), ""))
 
     def job_list(self) -> views.JobList:
         """All jobs, by name."""
@@ -348,7 +352,7 @@ def _worker_findings(
             views.Finding(
                 what=f"worker {worker.id} {state}, last seen {since} ({worker.vnodes_owned} vnodes"
                 f" owned, {worker.vnodes_held} copies){': ' + reason if reason else ''}",
-                remedy="start its agent again (local cluster: `rhinoctl local up`);"
+                remedy=f"start its agent again: {start_again([worker.id], worker.address)};"
                 + (" the jobs that need it wait" if needed else " no job waits for it"),
             )
         )

@@ -39,6 +39,12 @@ class ControllerSettings:
     tls: TlsFiles | None = None
     tokens: Mapping[Role, str] = field(default_factory=dict)
 
+    @property
+    def makes_directories(self) -> bool:
+        """Whether it makes its store's directory, as a local cluster's controller does. On hosts,
+        where it has `tls`, a deployment has made it: one that is missing is not mounted."""
+        return self.tls is None
+
 
 def read_settings(path: str) -> ControllerSettings:
     """Read a settings file. Raises NotRunning, naming the file, if it is not one."""

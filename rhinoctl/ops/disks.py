@@ -24,6 +24,7 @@ from rhinoctl.protocol.disks import (
     DiskState,
     DiskView,
 )
+from rhinoctl.protocol.starting import start_again
 
 LOOK_S = 0.5
 """Between two looks at disks that are being emptied or read."""
@@ -167,7 +168,7 @@ def error_of_list(found: DiskList) -> RhinoError | None:
     if silent:
         return WorkerUnreachable(
             f"worker {', '.join(silent)} does not answer: its disks are as they were last seen",
-            remedy="bring it back (local cluster: `rhinoctl local up`)",
+            remedy=f"bring it back: {start_again(silent)}",
         )
     return None
 

@@ -320,7 +320,7 @@ def _resources(part: Part, facts: HostFacts) -> Iterator[Judged]:
         "open files",
         Verdict.FAIL if bad else Verdict.WARN if poor else Verdict.PASS,
         "no limit" if files is None else str(files),
-        "raise the hard limit of the account (nofile in limits.conf)" if poor else "",
+        f"raise the account's hard limit to {FILES_WARN:,} (nofile in limits.conf)" if poor else "",
     )
 
 

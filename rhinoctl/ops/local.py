@@ -28,8 +28,9 @@ from rhinoctl.errors import (
     UsageError,
 )
 from rhinoctl.ids import WorkerId
+from rhinoctl.ops.endings import problem_in
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import Health, Problem, StatusView, WorkerView
+from rhinoctl.protocol.views import Health, StatusView, WorkerView
 from rhinoctl.remote import local as remote
 from rhinoctl.remote.local import Processes, ProcessName
 
@@ -54,9 +55,6 @@ DOWN_S = 10.0
 """An orderly end of an agent, with its instances; after it they are killed."""
 
 T = TypeVar("T")
-
-TOLD = " refused problem="
-"""What precedes a `rhinoctl.protocol.views.Problem` in the last line of a process that it ended."""
 
 SEE = " its store was lost or is an old copy; see `rhinoctl status` for what to do"
 
@@ -311,9 +309,8 @@ def _ended_at_once(directory: Path, name: str) -> RhinoError:
     """Why a process did not stay: the error that it ended with, if it has told one."""
     log = _log(directory, name)
     said = remote.last_line(log)
-    _, told, image = said.partition(TOLD)
-    if told:
-        problem: Problem = codec.loads(Problem, image.encode())
+    problem = problem_in(said)
+    if problem is not None:
         message = f"{name} ended as soon as it was started: {problem.message}"
         return error_from(replace(problem, message=message, remedy=f"{problem.remedy}; log: {log}"))
     return NotRunning(

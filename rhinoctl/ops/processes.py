@@ -14,6 +14,7 @@ from rhinoctl.config.deployment import (
 )
 from rhinoctl.config.inventory import Inventory
 from rhinoctl.errors import ServiceFailed
+from rhinoctl.ops.endings import problem_in
 from rhinoctl.remote.facts import HostFacts
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.packages import python_of
@@ -67,12 +68,15 @@ class Process:
         return self.keeper(host).logs(self.service, lines, after)
 
     def ended(self, state: ServiceState) -> ServiceFailed:
-        """The error about one that does not stay."""
+        """The error about one that does not stay, with what it has told itself."""
         how = "" if state.exit_code is None else f" (exit code {state.exit_code})"
+        told, logs = problem_in(state.last_line), f"`rhinoctl logs {self.host}`"
+        said = f"{told.message} ({told.code})" if told else state.last_line or "it said nothing"
         return ServiceFailed(
-            f"{self.host}: the {self.role.value} does not stay{how}:"
-            f" {state.last_line or 'it said nothing'}",
-            remedy=f"see `rhinoctl logs {self.host}`, mend the cause, and repeat the command",
+            f"{self.host}: the {self.role.value} does not stay{how}: {said}",
+            remedy=f"{told.remedy}; see {logs}"
+            if told
+            else f"see {logs}, mend the cause, and repeat the command",
         )
 
 

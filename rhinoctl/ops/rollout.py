@@ -208,7 +208,8 @@ class Deployment:
     def look(self, hosts: Iterable[str]) -> None:
         """Look at the hosts, and plan what is missing on each."""
         self._hosts = tuple(dict.fromkeys(hosts))
-        self._progress.say(f"looking at {len(self._hosts)} hosts")
+        many = len(self._hosts)
+        self._progress.say(f"looking at {many} {'host' if many == 1 else 'hosts'}")
         if any(self._cluster.places[name].controller is not None for name in self._hosts):
             self._tell_rates()
         found = look_at_all(self._cluster, self._hosts, self._fleet.each)

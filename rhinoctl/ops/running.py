@@ -98,7 +98,9 @@ def exit_of(view: HostsView) -> Exit:
 
 
 def exit_of_list(view: HostsView) -> Exit:
-    """Degraded if a process does not run."""
+    """Degraded if a process does not run; refused if nothing is deployed anywhere."""
+    if view.faults and not view.processes and {f.code for f in view.faults} == {NotRunning.code}:
+        return Exit.REFUSED
     if view.faults:
         return Exit.PARTIAL
     return Exit.DONE if all(each.running for each in view.processes) else Exit.DEGRADED

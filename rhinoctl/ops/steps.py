@@ -145,7 +145,7 @@ class Health:
             why, silence = self._why_not(place, role, state.pid, controller)
             if why is None:
                 return
-            if not state.kept or state.restarts >= STARTS_MAX:
+            if not state.kept or (state.restarts >= STARTS_MAX and not state.running):
                 raise process.ended(state)
             waited_s = time.monotonic() - began
             if silence is not None and role is Role.AGENT and waited_s > silent_s:

@@ -9,6 +9,7 @@ from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import looks
 from rhinoctl.ops.vnodes import format_vnodes, parse_vnodes
+from rhinoctl.protocol.starting import start_again
 from rhinoctl.protocol.verification import Checked, CheckedCheckpoint
 from rhinoctl.protocol.views import VerifiedCopy, VerifyRequest, VerifyView
 
@@ -185,7 +186,7 @@ def _unanswered(view: VerifyView) -> RhinoError | None:
         return WorkerUnreachable(
             f"worker {', '.join(gone)} does not answer: what it has of job {view.job} is not"
             " verified",
-            remedy="bring it back (local cluster: `rhinoctl local up`), then verify again",
+            remedy=f"bring it back: {start_again(gone)}, then verify again",
         )
     if late:
         return DeadlineExceeded(

@@ -6,7 +6,7 @@ from rich.text import Text
 from rhinoctl.ops.check import CheckView, HostState
 from rhinoctl.ops.host_checks import Verdict
 from rhinoctl.render.deploy import STYLES as STATES
-from rhinoctl.render.tables import columns, spaced
+from rhinoctl.render.tables import columns, folded, spaced
 from rhinoctl.render.units import counted
 
 STYLES = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
@@ -21,10 +21,9 @@ def check_table(view: CheckView) -> RenderableType:
     )
     table = columns("HOST", "", "CHECK", "SEEN", "WHAT TO DO")
     for verdict in (Verdict.FAIL, Verdict.WARN):
-        for finding in view.findings:
-            if finding.verdict is verdict:
-                mark = Text(verdict.value, STYLES[verdict])
-                table.add_row(finding.host, mark, finding.check, finding.seen, finding.remedy)
+        found = (f for f in view.findings if f.verdict is verdict)
+        for hosts, *said in folded((f.host, f.check, f.seen, f.remedy) for f in found):
+            table.add_row(hosts, Text(verdict.value, STYLES[verdict]), *said)
     passed = columns("HOST", "", "CHECK", "SEEN")
     for finding in view.findings:
         if finding.verdict is Verdict.PASS:

@@ -10,7 +10,7 @@ from rhinoctl.ops.deploy import DeployView, HostState, HostView
 from rhinoctl.ops.undeploy import UndeployView
 from rhinoctl.render.hosts import faults_table
 from rhinoctl.render.live import WaitProgress
-from rhinoctl.render.tables import columns, spaced
+from rhinoctl.render.tables import columns, folded, spaced
 from rhinoctl.render.units import counted, seconds
 
 STYLES = {
@@ -77,9 +77,10 @@ def _next(view: DeployView) -> list[str]:
 
 def _faults(view: DeployView) -> RenderableType | None:
     table = columns("HOST", "", "WHY", "WHAT TO DO")
-    for host in view.of(HostState.FAILED, HostState.UNREACHABLE, HostState.NOT_TRIED):
-        state = Text(host.state.value, STYLES[host.state])
-        table.add_row(host.host, state, f"{host.reason} ({host.code})", host.remedy)
+    failed = view.of(HostState.FAILED, HostState.UNREACHABLE, HostState.NOT_TRIED)
+    rows = ((h.host, h.state.value, f"{h.reason} ({h.code})", h.remedy) for h in failed)
+    for hosts, state, why, remedy in folded(rows):
+        table.add_row(hosts, Text(state, STYLES[HostState(state)]), why, remedy)
     return table if table.row_count else None
 
 

@@ -11,6 +11,9 @@ from rhinoctl.errors import Exit, RhinoError
 from rhinoctl.ops.cluster import error_log
 from rhinoctl.render.output import console_of
 
+LINES_MAX = 31
+"""Of a message: who has mended the first thirty mistakes looks again."""
+
 LOG_BYTES_MAX = 1 << 20
 """Of tracebacks kept; then the file is begun anew."""
 
@@ -27,9 +30,18 @@ def show_error(error: RhinoError, *, as_json: bool) -> Exit:
         print(json.dumps({"error": image}, indent=2))
     else:
         console = console_of(sys.stderr)
-        console.print(f"error: {error.message} ({error.code})", soft_wrap=True)
+        console.print(f"error: {_shortened(error.message)} ({error.code})", soft_wrap=True)
         console.print(f"  try: {error.remedy}", soft_wrap=True)
     return error.exit_code
+
+
+def _shortened(message: str) -> str:
+    """A message that a screen can hold; whoever reads JSON has all of it."""
+    lines = message.split("\n")
+    more = len(lines) - LINES_MAX
+    if more <= 1:
+        return message
+    return "\n".join([*lines[:LINES_MAX], f"  and {more} more, which `--json` has"])
 
 
 def show_unexpected(fault: BaseException, *, as_json: bool) -> Exit:

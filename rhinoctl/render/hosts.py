@@ -1,21 +1,25 @@
 """What runs on hosts, what was run there, and logs."""
 
+import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rhinoctl.ops.endings import problem_in
 from rhinoctl.ops.running import ExecView, HostFault, HostsView, LogView, ProcessView
-from rhinoctl.render.tables import columns, spaced
+from rhinoctl.render.tables import columns, folded, spaced
 
 
 def hosts_table(view: HostsView) -> RenderableType:
-    """A line for each process, then the hosts of which nothing is known, with what to do."""
+    """A line for each process, what is worth saying of some, then the hosts of which nothing is
+    known, with what to do."""
     title = Text(f"{view.file}: cluster {view.cluster}")
-    table = columns("HOST", "PROCESS", "STATE", "PID>", "SINCE", "RELEASE", "KEPT BY", "")
+    table = columns("HOST", "PROCESS|", "STATE|", "PID>", "SINCE", "RELEASE", "KEPT BY|")
+    table.columns[0].min_width = len("controller")
     for each in view.processes:
-        state = Text("running", "green") if each.running else Text("not running", "red")
+        state = Text("running", "green") if each.running else Text("down", "red")
         table.add_row(
             each.host,
             each.role,
@@ -24,9 +28,16 @@ def hosts_table(view: HostsView) -> RenderableType:
             _since(each),
             each.release,
             each.kind,
-            _remark(each),
         )
-    return spaced([title, table if table.row_count else None, faults_table(view.faults)])
+    remarks = [f"{p.host}: the {p.role} {said}" for p in view.processes if (said := _remark(p))]
+    return spaced(
+        [
+            title,
+            table if table.row_count else None,
+            Text("\n".join(remarks)) if remarks else None,
+            faults_table(view.faults),
+        ]
+    )
 
 
 def _since(process: ProcessView) -> str:
@@ -36,23 +47,40 @@ def _since(process: ProcessView) -> str:
 
 
 def _remark(process: ProcessView) -> str:
+    """How often a process was started again and, of one that does not run, how it ended: the last
+    line of its log is only that, unless the process has told by it why it ended."""
     parts = []
     if process.restarts:
-        parts.append(f"started {process.restarts} times again")
-    if not process.running and process.exit_code is not None:
-        parts.append(f"ended with {process.exit_code}")
-    if not process.running and process.words:
-        parts.append(process.words)
+        again = "once" if process.restarts == 1 else f"{process.restarts} times"
+        parts.append(f"was started again {again}")
+    if process.running:
+        return ", ".join(parts)
+    if process.exit_code is not None:
+        parts.append(f"ended {_how(process.exit_code)}")
+    told = problem_in(process.words)
+    if told is not None:
+        parts.append(f"told why: {told.message} ({told.code})")
+    elif process.words:
+        parts.append(f"wrote last: {process.words}")
     return ", ".join(parts)
 
 
+def _how(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"with {exit_code}"
+    try:
+        return f"by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"by signal {-exit_code}"
+
+
 def faults_table(faults: Sequence[HostFault]) -> RenderableType | None:
-    """Hosts with one reason each, and what to do; None if there are none."""
+    """Hosts by the reason that each has, and what to do; None if there are none."""
     if not faults:
         return None
     table = columns("HOST", "FAILED", "WHAT TO DO")
-    for each in faults:
-        table.add_row(each.host, Text(f"{each.reason} ({each.code})", "red"), each.remedy)
+    for hosts, why, remedy in folded((f.host, f"{f.reason} ({f.code})", f.remedy) for f in faults):
+        table.add_row(hosts, Text(why, "red"), remedy)
     return table
 
 

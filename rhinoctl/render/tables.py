@@ -36,15 +36,26 @@ STYLES = {
 
 
 def columns(*names: str) -> Table:
-    """A table without lines; a name that ends in ``>`` is of numbers."""
+    """A table without lines; a name that ends in ``>`` is of numbers, one that ends in ``|`` of
+    words that are never broken."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in names:
         numeric = name.endswith(">")
         if numeric:
             table.add_column(name.rstrip(">"), justify="right", no_wrap=True)
+        elif name.endswith("|"):
+            table.add_column(name.rstrip("|"), no_wrap=True)
         else:
             table.add_column(name, overflow="fold")
     return table
+
+
+def folded(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows that begin with a host: those that say the same become one, with all their hosts."""
+    hosts: dict[tuple[str, ...], list[str]] = {}
+    for host, *said in rows:
+        hosts.setdefault(tuple(said), []).append(host)
+    return [(", ".join(names), *said) for said, names in hosts.items()]
 
 
 def coloured(value: Health | Phase) -> Text:

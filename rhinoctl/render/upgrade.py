@@ -4,7 +4,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from rhinoctl.ops.upgrade import ReleaseView, UpgradeHost, UpgradeView, Verdict
-from rhinoctl.render.tables import columns, spaced
+from rhinoctl.render.tables import columns, folded, spaced
 from rhinoctl.render.units import counted
 
 STYLES = {Verdict.NOTHING: "green", Verdict.CAN: "cyan", Verdict.CANNOT: "red"}
@@ -57,8 +57,9 @@ def _order(view: UpgradeView) -> RenderableType | None:
 
 def _faults(view: UpgradeView) -> RenderableType | None:
     table = columns("HOST", "WHY NOT", "WHAT TO DO")
-    for host in view.of(Verdict.CANNOT):
-        table.add_row(host.host, f"{host.reason} ({host.code})", host.remedy)
+    cannot = view.of(Verdict.CANNOT)
+    for row in folded((h.host, f"{h.reason} ({h.code})", h.remedy) for h in cannot):
+        table.add_row(*row)
     return table if table.row_count else None
 
 

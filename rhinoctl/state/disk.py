@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from rhinoctl.errors import UnwritableDirectory
+from rhinoctl.errors import DiskNotMounted, UnwritableDirectory
 from rhinoctl.protocol.ports import Buffer, Disk
 
 _log = logging.getLogger(__name__)
@@ -170,6 +170,17 @@ def as_unwritable(error: OSError, directory: str) -> UnwritableDirectory | OSErr
         f"cannot write in {directory}: {error.strerror}",
         remedy=f"give this user the right to write in {directory}, or name another directory",
     )
+
+
+def check_mounted(directory: str, process: str) -> None:
+    """Raise DiskNotMounted if a directory for a process's state that was made once is not there: an
+    empty one in its place would be taken for a process that has lost everything."""
+    if not os.path.isdir(directory):
+        raise DiskNotMounted(
+            f"{directory} was there and is gone",
+            remedy=f"mount its disk, then `rhinoctl restart {process}`; if its state is lost for"
+            " good, make the directory by hand: see docs/operations/errors.md",
+        )
 
 
 class LocalDisk:

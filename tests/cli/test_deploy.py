@@ -2,6 +2,7 @@
 nobody can be reached or asked."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from rich.console import RenderableType
 
 from rhinoctl.errors import Exit
+from rhinoctl.ops import running
 from rhinoctl.ops.deploy import DeployView, HostState, HostView
 from rhinoctl.ops.members import AddView, RemovePlan, RemoveView
 from rhinoctl.ops.running import Executed, ExecView, HostFault, HostsView, LogView, ProcessView
@@ -279,8 +281,58 @@ def test_processes_are_a_line_each_and_one_that_died_says_why(capsys: Any) -> No
     assert running.split()[1:4] == ["agent", "running", "42"]
     assert "03-14 14:53:20 UTC" in running
     text = " ".join(" ".join(lines).split())
-    assert "started 3 times again, ended with 3, no space" in text
+    assert "w2: the agent was started again 3 times, ended with 3, wrote last: no space" in text
     assert "(host-unreachable)" in text
+    killed = replace(
+        dead, exit_code=-9, words='x refused problem={"code":"c","message":"m","remedy":"r"}'
+    )
+    text = text_of(hosts_table(replace(view, processes=(killed,))), capsys)
+    assert "ended by SIGKILL, told why: m (c)" in text
+    quiet = replace(fine, words="an ordinary line", exit_code=1)
+    assert "ordinary" not in text_of(hosts_table(replace(view, processes=(quiet,))), capsys)
+
+
+def test_hosts_that_fail_for_one_reason_are_one_row(capsys: Any) -> None:
+    other = replace(AWAY, host="w5", reason="refused")
+    faults = (AWAY, replace(AWAY, host="w4"), other)
+    view = HostsView(file="inventory.yml", cluster="clicks", processes=(), faults=faults)
+    rows = text_of(hosts_table(view), capsys).splitlines()[-2:]
+    assert all(row.startswith(host) for row, host in zip(rows, ("w3, w4 ", "w5 "), strict=True))
+
+
+def test_the_words_of_a_process_s_line_are_whole_on_a_narrow_terminal(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    process = ProcessView(
+        host="controller.example.com",
+        role="controller",
+        release="0.1.0-2baadb4d8a9a",
+        kind="supervised",
+        running=True,
+        pid=1234567,
+        since=1_773_500_000.0,
+    )
+    agent = replace(process, host="w1.example.com", role="agent", kind="systemd-user")
+    both = (replace(process, host="controller"), agent)
+    view = HostsView(file="inventory.yml", cluster="clicks", processes=both, faults=())
+    words = text_of(hosts_table(view), capsys).split()
+    assert {"controller", "supervised", "systemd-user", "1234567", "running"} <= set(words)
+    assert words.count("controller") == 2
+
+
+def test_ctrl_c_says_what_a_restart_has_left(
+    run: Any, inventory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restart(*arguments: Any) -> None:
+        arguments[-1]("w1: restarting the agent")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "restart", restart)
+    ended = run("restart", "--yes", "-i", inventory)
+    assert ended.exit_code == 130
+    assert "rhinoctl start" in ended.stderr
+    assert ended.stderr.count("w1: restarting the agent") == 2
 
 
 def test_output_of_hosts_is_shown_as_it_is(capsys: Any) -> None:

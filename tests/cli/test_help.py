@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from rhinoctl import __version__
 from rhinoctl.cli import app
 from rhinoctl.errors import Exit
 
@@ -25,6 +26,11 @@ def test_help(path: tuple[str, ...], run: Any, golden: Any) -> None:
     ended = run(*path, "--help")
     assert ended.exit_code == Exit.DONE
     golden("-".join(["help", *path]), ended)
+
+
+def test_the_version_is_an_option_too(run: Any) -> None:
+    ended = run("--version")
+    assert (ended.exit_code, ended.stdout) == (Exit.DONE, f"rhinoctl {__version__}\n")
 
 
 @pytest.mark.parametrize(("path", "command"), LEAVES, ids=lambda value: str(value))

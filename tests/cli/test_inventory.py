@@ -43,6 +43,14 @@ def test_one_with_mistakes(run: Any, golden: Any, here: Path) -> None:
     golden("config-validate-mistakes", run("config", "validate"))
 
 
+def test_many_mistakes_fill_one_screen_and_are_all_in_json(run: Any, here: Path) -> None:
+    (here / "inventory.yml").write_text(GOOD + "".join(f"key{n}: 1\n" for n in range(40)))
+    text = run("config", "validate").transcript()
+    assert ("key0" in text, "key39" in text, "10 more" in text) == (True, False, True)
+    whole = run("config", "validate", "--json").transcript()
+    assert all(f"`key{n}`" in whole for n in range(40))
+
+
 def test_none(run: Any, golden: Any) -> None:
     golden("config-validate-none", run("config", "validate", "-i", "other.yml"))
 

@@ -224,6 +224,16 @@ def test_without_root_and_after_ctrl_c(
         for host, module in (("c1", CONTROLLER), ("w1", AGENT)):
             (pid,) = cluster.running(host, module)
             assert Path(f"/proc/{pid}").stat().st_uid == PLAIN_UID
+        assert cluster.run("stop", "w1", "--yes")[0] == Exit.DONE
+        disk = hosts.hosts["w1"].directory / "varlib/spark/disk"
+        disk.rename(disk.with_name("away"))  # its disk is not mounted
+        code, view = cluster.run("start", "w1")
+        assert code == Exit.PARTIAL
+        assert "disk-not-mounted" in view["faults"][0]["reason"]
+        assert "rhinoctl restart w1" in view["faults"][0]["remedy"]
+        assert not disk.exists()
+        disk.with_name("away").rename(disk)
+        assert cluster.run("restart", "w1", "--yes")[0] == Exit.DONE
         code, _ = cluster.run("undeploy", "--confirm", "clicks", "--wipe-data")
         assert (code, cluster.modules()) == (Exit.DONE, [])
         left = {file.partition("/")[2] for file in cluster.files()}

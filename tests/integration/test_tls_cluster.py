@@ -102,6 +102,7 @@ class Deployed:
             }
         else:
             module = "rhino_agent"
+            (run / "disk").mkdir(exist_ok=True)  # as a deployment does
             settings |= {
                 "worker": name,
                 "disk": str(run / "disk"),

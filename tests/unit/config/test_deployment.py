@@ -273,6 +273,12 @@ def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
     assert names_of(places(read(TEXT))["controller"], Role.CONTROLLER) == ("fd00::1", "c1")
 
 
+def test_deployed_processes_make_no_directories_for_state() -> None:
+    """A deployment has made them: one that is missing later is not mounted."""
+    assert not settings(W1, AgentSettings).makes_directories
+    assert not settings(C1, ControllerSettings).makes_directories
+
+
 def test_the_controller_s_settings_have_what_is_known_of_networks() -> None:
     known = target(read(TEXT), "controller", bandwidths={"w2": 1e9})
     read_back = settings(known, ControllerSettings)

@@ -156,7 +156,7 @@ def test_one_that_is_there_is_named(worker: NewWorker) -> None:
 @pytest.mark.parametrize(
     ("worker", "why"),
     [
-        (NewWorker(host="w 9"), "characters"),
+        (NewWorker(host="w 9"), "letters, digits"),
         (NewWorker(host="w9", slots=0), "slots"),
         (NewWorker(host="w9", disks=("data",)), "absolute"),
         (NewWorker(host="controller"), "controller"),

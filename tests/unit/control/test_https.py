@@ -190,6 +190,20 @@ def test_a_controller_of_another_cluster_gets_nothing(controller: Running, tmp_p
         client.status()
 
 
+def test_a_deployed_controller_that_is_gone_is_started_where_it_was_deployed(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}"
+    with (
+        client_of(access(tmp_path / "access", address)) as client,
+        pytest.raises(errors.NotRunning) as refused,
+    ):
+        client.status()
+    assert "rhinoctl start controller" in refused.value.remedy
+    assert "local up" not in refused.value.remedy
+
+
 def test_a_controller_under_another_name_gets_nothing(tmp_path: Path) -> None:
     """Its certificate is that of another host."""
     files = files_of(certified(CLUSTER, ["c9"]), tmp_path / "server")
@@ -278,5 +292,6 @@ def test_a_deployed_cluster_goes_by_its_name(
     assert locate_controller("prod", environ).address == "https://c1:7470"
     assert locate_controller("./prod", environ).address == "https://c2:7470"
     for none in ("staging", ".."):
-        with pytest.raises(errors.NotRunning):
+        with pytest.raises(errors.NotRunning) as refused:
             locate_controller(none, environ)
+        assert "prod" in refused.value.remedy

@@ -142,6 +142,18 @@ def test_an_agent_that_does_not_stay_is_that_whatever_becomes_of_the_controller(
     }
 
 
+def test_hosts_on_which_nothing_is_deployed_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    bare = World(tmp_path)
+    view = listed(bare)
+    assert {fault.code for fault in view.faults} == {"not-running"}
+    assert running.exit_of_list(view) is Exit.REFUSED
+    bare.hosts["w1"].before = failing("", AWAY)
+    assert running.exit_of_list(listed(bare)) is Exit.PARTIAL
+
+
 def test_a_cluster_that_was_not_deployed_from_here_is_not_stopped(world: World) -> None:
     ClusterHome(clusters_directory() / "clicks", "clicks").forget()
     with pytest.raises(NotRunning, match="not deployed from this machine"):
