@@ -142,13 +142,15 @@ class ServiceFound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What is on a host of all that we put there. `user` is the account, `known` are directories
-    that a deployment has made or taken, `current` and `environments` are releases."""
+    that a deployment has made or taken, `state` those of state by its record, `current` and
+    `environments` are releases."""
 
     user: str
     identity: str = ""
     current: str = ""
     environments: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
     directories: Mapping[str, DirectoryFound] = field(default_factory=dict)
     files: Mapping[str, FileFound] = field(default_factory=dict)
     services: Mapping[Role, ServiceFound] = field(default_factory=dict)
@@ -295,7 +297,7 @@ def _directories(target: HostTarget, found: Found) -> Iterator[Directory]:
 
 def _other(wanted: Directory, there: DirectoryFound, found: Found) -> bool:
     """Whether the account's own directory is not as it is to be, or not known as one of ours."""
-    return wanted.path not in found.known if wanted.state else there.mode != wanted.mode
+    return wanted.path not in found.state if wanted.state else there.mode != wanted.mode
 
 
 def words(step: Step) -> str:

@@ -51,8 +51,8 @@ from rhinoctl.remote.spoken import Spoken, obstacle, spoken_by
 from rhinoctl.remote.supervised import ServiceState
 
 WHILE_RUNNING: Final = frozenset({"platform", "python", "user", "machine"})
-"""Checks that stop a deployment also where our processes run already; the others have a start that
-went well against them."""
+"""Checks that stop a deployment also where our processes run already, as those of ports and of
+further directories do; the others have a start that went well against them."""
 
 NEVER: Final = frozenset({"spark"})
 """A check that is about Spark, which comes and goes without us."""
@@ -225,6 +225,7 @@ def see(host: Host, cluster: Deployed, identity: str) -> Seen:
         listens=own_ports(cluster.inventory, place, states),
         installed=deployed.installed,
         known=deployed.made | deployed.had,
+        strange=frozenset(deployed.strange(place.state())) if not foreign else frozenset(),
         foreign=foreign,
     )
     return Seen(facts=facts, deployed=deployed, ours=ours)
@@ -254,6 +255,7 @@ def found_on(looked: Looked) -> Found:
         current=deployed.current,
         environments=frozenset(deployed.releases),
         known=deployed.made | deployed.had,
+        state=deployed.state,
         directories={
             path: DirectoryFound(owner=owner, mode=mode)
             for path, (mode, owner) in deployed.directories.items()
@@ -334,16 +336,26 @@ def member_of(looked: Looked) -> Member | None:
 def check_fit(cluster: Deployed, looked: Looked) -> None:
     """Raise HostUnfit if what `check` finds would keep our processes from working there."""
     part = part_of(cluster, looked.place)
-    ours = Ours(listens=own_ports(cluster.inventory, looked.place, looked.states))
+    ours = Ours(
+        listens=own_ports(cluster.inventory, looked.place, looked.states),
+        strange=frozenset(looked.deployed.strange(looked.place.state())),
+    )
+    known = {part.install_dir, *looked.deployed.own_state(looked.place.state())}
+    tried = {f"directory {path}" for path in known} if looked.runs else set()
     found = [
         finding
         for finding in judge_host(part, looked.facts, ours)
-        if finding.verdict is Verdict.FAIL
-        and finding.check not in NEVER
-        and (not looked.runs or finding.check in WHILE_RUNNING or finding.check.startswith("port"))
+        if finding.verdict is Verdict.FAIL and finding.check not in NEVER
+        if not looked.runs or _counts_while_running(finding.check, tried)
     ]
     if found:
         raise unfit(found)
+
+
+def _counts_while_running(check: str, tried: set[str]) -> bool:
+    """Whether what runs says nothing against it; it does for directories that are `tried`."""
+    new = check.startswith("directory") and check not in tried
+    return new or check in WHILE_RUNNING or check.startswith("port")
 
 
 def unfit(findings: Iterable[HostFinding]) -> HostUnfit:

@@ -8,6 +8,7 @@ from typing import Final
 
 from rhinoctl.config.rates import Drift, ago
 from rhinoctl.protocol.sizes import size
+from rhinoctl.remote.deployed import STRANGE
 from rhinoctl.remote.facts import DirectoryFacts, HostFacts
 from rhinoctl.remote.network import Stretch
 from rhinoctl.remote.packages import GLIBC_MIN, PYTHON_MIN, fit_python
@@ -82,11 +83,13 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
     """What of ours is on a host already: the processes that listen on its ports, whether anything
-    was installed, directories that were made or taken, and the other cluster that has the host."""
+    was installed, directories that were made or taken, those for state with something `strange` in
+    them, and the other cluster that has the host."""
 
     listens: Mapping[int, str] = field(default_factory=dict)
     installed: bool = False
     known: frozenset[str] = frozenset()
+    strange: frozenset[str] = frozenset()
     foreign: str = ""
 
 
@@ -325,6 +328,9 @@ def _directories(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
         if state and path in ours.known and there.missing:
             remedy = "mount its disk; if its state is lost for good, make it by hand"
             yield f"directory {path}", Verdict.FAIL, "it was there and is gone", remedy
+        elif path in ours.strange:
+            seen = "there is something in it, and this cluster had no state there"
+            yield f"directory {path}", Verdict.FAIL, seen, STRANGE
         else:
             yield from _directory(part, there, state=state)
     yield from _apart([by_path[path] for path in part.disks])

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rhinoctl.config.deployment import Place, check_identity
+from rhinoctl.config.deployment import Role, check_identity
 from rhinoctl.config.runs import HostState
 from rhinoctl.errors import Exit, ForeignManifest, Refused, RhinoError
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import process_of
 from rhinoctl.ops.running import HostFault, OpenFleet, Tell, faults_of
-from rhinoctl.remote.deployed import ask_deployed, remove_deployed
+from rhinoctl.remote.deployed import DeployedFacts, ask_deployed, remove_deployed
 from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.ssh import Login
@@ -30,12 +30,14 @@ class UndeployRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeployedHost:
-    """A host of which everything is gone. `kept` are directories of state that are still there;
-    UNCHANGED: nothing was there."""
+    """A host of which everything is gone. `kept` are its directories of state that have some still,
+    `strange` those that the inventory names and that were never deployed, with something in them;
+    UNCHANGED: nothing had to be removed."""
 
     host: str
     state: HostState
     kept: tuple[str, ...]
+    strange: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def undeploy(
             worker = cluster.places[host.host].worker
             if worker is not None and cluster.home.members():
                 cluster.home.leave(worker.id)
-        if request.wipe_data and not request.hosts and not view.faults:
+        if request.wipe_data and not request.hosts and exit_of(view) is Exit.DONE:
             cluster.home.forget()
         return view
 
@@ -88,17 +90,29 @@ def check_confirmed(cluster: str, confirmed: str) -> None:
 
 
 def exit_of(view: UndeployView) -> Exit:
-    """Partial if something may be left anywhere."""
-    return Exit.PARTIAL if view.faults else Exit.DONE
+    """Partial if something may be left anywhere that was to go."""
+    stays = view.wiped and any(host.kept or host.strange for host in view.hosts)
+    return Exit.PARTIAL if view.faults or stays else Exit.DONE
 
 
 def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> UndeployedHost:
+    """Remove what is in the host's own record, whatever the inventory says now."""
     place, top = cluster.places[host.name], cluster.inventory.install_dir
     deployed = ask_deployed(host, top, place.state(), ())
-    if not deployed.installed and not (wipe and deployed.identity):
-        if deployed.made and not deployed.identity:  # by `check --apply`
-            remove_deployed(host, top, place.state(), wipe=False, root=place.sudo)
-        return _undeployed(place, HostState.UNCHANGED, deployed.directories, wipe=False)
+    own = deployed.own_state(place.state()) if deployed.identity else ()
+    strange = deployed.strange(place.state())
+    prepared = deployed.recorded and not deployed.identity and not deployed.installed
+    if not (deployed.installed or prepared or (wipe and deployed.identity)):
+        kept = tuple(path for path in own if path in deployed.holds)
+        return _undeployed(host, HostState.UNCHANGED, kept, strange)
+    if not prepared:  # by `check --apply`: then nothing runs, and nobody has to know the cluster
+        _check_ours(cluster, host, deployed)
+        _end(cluster, host, deployed, tell)
+    kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
+    return _undeployed(host, HostState.DONE, kept, strange)
+
+
+def _check_ours(cluster: Deployed, host: Host, deployed: DeployedFacts) -> None:
     known = cluster.home.read()
     if known is None:
         raise ForeignManifest(
@@ -107,21 +121,23 @@ def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> Undeplo
             remedy="type this where it was deployed; or remove it by hand:"
             " docs/operations/install.md",
         )
-    check_identity(host.name, top, known.identity, deployed.identity)
-    facts = ask_facts(host, (), ())
-    for role in place.roles:
-        process = process_of(cluster.inventory, place, role, facts)
-        tell(f"{host.name}: ending and removing the {role.value}")
-        process.remove(host)
-    remove_deployed(host, top, place.state(), wipe=wipe, root=place.sudo)
-    return _undeployed(place, HostState.DONE, deployed.directories, wipe=wipe)
+    check_identity(host.name, cluster.inventory.install_dir, known.identity, deployed.identity)
+
+
+def _end(cluster: Deployed, host: Host, deployed: DeployedFacts, tell: Tell) -> None:
+    """End and remove the processes, also one that the inventory has elsewhere by now."""
+    place, facts = cluster.places[host.name], ask_facts(host, (), ())
+    for role in Role:
+        if role in place.roles or role.value in deployed.started:
+            process = process_of(cluster.inventory, place, role, facts)
+            tell(f"{host.name}: ending and removing the {role.value}")
+            process.remove(host)
 
 
 def _undeployed(
-    place: Place, state: HostState, there: Mapping[str, object], *, wipe: bool
+    host: Host, state: HostState, kept: tuple[str, ...], strange: tuple[str, ...]
 ) -> UndeployedHost:
-    kept = () if wipe else tuple(path for path in place.state() if path in there)
-    return UndeployedHost(host=place.host, state=state, kept=kept)
+    return UndeployedHost(host=host.name, state=state, kept=kept, strange=strange)
 
 
 def _view(

@@ -509,6 +509,25 @@ def test_a_worker_on_another_machine_than_its_state_is_refused(world: World) -> 
     assert not world.hosts["w1"].changed
 
 
+def test_a_further_directory_with_something_in_it_is_refused_before_anything_is_changed(
+    world: World,
+) -> None:
+    world.deploy()
+    world.forget_commands()
+    disks = "disks: [/var/lib/rhinoctl/worker, /data/dear]"
+    world.inventory.write_text(INVENTORY.replace("host: w1", f"host: w1, {disks}"))
+    world.hosts["w1"].directories["/data/dear"] = 0o755
+    world.hosts["w1"].holds.add("/data/dear")
+    view = world.deploy()
+    (w1,) = view.of(HostState.FAILED)
+    assert (w1.host, w1.code) == ("w1", "host-unfit")
+    assert "/data/dear" in w1.reason
+    assert not world.hosts["w1"].changed
+    world.hosts["w1"].holds.remove("/data/dear")
+    assert states(world.deploy())["w1"] is HostState.DONE
+    assert "state /data/dear" in world.hosts["w1"].made
+
+
 def test_two_at_once(world: World) -> None:
     with ClusterHome(clusters_directory() / "clicks", "clicks").claimed(), pytest.raises(Busy):
         world.deploy()

@@ -121,6 +121,13 @@ def test_a_directory_that_is_not_there_is_no_fault_unless_it_was_there() -> None
     assert "mount its disk" in found.remedy
 
 
+def test_a_directory_for_state_with_something_strange_in_it_fails() -> None:
+    facts = host(directories=tuple(map(directory, ("/opt/rhinoctl", "/d1", "/d2"))))
+    (found,) = poor(facts, ours=Ours(strange=frozenset({"/d2"})))
+    assert (found.verdict, found.check) == (FAIL, "directory /d2")
+    assert "empty" in found.remedy
+
+
 def test_nothing_is_executed_in_a_temporary_directory_but_spark_s_libraries() -> None:
     assert poor(host(temp="noexec"), replace(PART, is_worker=False)) == []
     (found,) = poor(host(temp="noexec"))

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from rhinoctl.config.clusters import ClusterHome
+from rhinoctl.config.runs import HostState
 from rhinoctl.errors import CommandFailed, Exit, HostUnreachable, NotRunning, Refused, UnknownHost
 from rhinoctl.ops import running
 from rhinoctl.ops.deployed import clusters_directory, read_deployed
-from rhinoctl.ops.undeploy import UndeployRequest, undeploy
+from rhinoctl.ops.undeploy import UndeployRequest, UndeployView, undeploy
 from rhinoctl.ops.undeploy import exit_of as exit_of_undeploy
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.ssh import Login
@@ -41,7 +42,7 @@ def stopped(world: World, *names: str) -> running.HostsView:
     return running.stop(world.inventory, names, Login(), ignore, open_fleet)
 
 
-def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) -> object:
+def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) -> UndeployView:
     request = UndeployRequest(
         inventory=world.inventory, confirmed=confirmed, hosts=hosts, wipe_data=wipe_data
     )
@@ -152,7 +153,7 @@ def test_undeploy_asks_for_the_right_name(world: World) -> None:
 @pytest.mark.parametrize("wipe_data", [False, True])
 def test_undeploy_leaves_nothing_but_state_that_is_to_stay(world: World, wipe_data: bool) -> None:
     view = removed(world, "clicks", wipe_data=wipe_data)
-    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.DONE
     for host in world.hosts.values():
         assert not host.running
         assert set(host.files) == (set() if wipe_data else {"/opt/rhinoctl/cluster"})
@@ -167,7 +168,7 @@ def test_undeploy_leaves_nothing_but_state_that_is_to_stay(world: World, wipe_da
 def test_state_that_was_kept_can_be_wiped_later(world: World) -> None:
     removed(world, "clicks")
     view = removed(world, "clicks", wipe_data=True)
-    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.DONE
     assert not any(host.directories or host.files for host in world.hosts.values())
     assert ClusterHome(clusters_directory() / "clicks", "clicks").read() is None
 
@@ -177,9 +178,29 @@ def test_what_check_has_prepared_goes_though_nothing_was_deployed(world: World) 
     world.forget_commands()
     world.hosts["w1"].made = ["new /opt/rhinoctl", "new /var/lib/rhinoctl"]
     view = removed(world, "clicks")
-    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.DONE
+    assert {host.host: host.state for host in view.hosts} == {
+        "controller": HostState.UNCHANGED,
+        "w1": HostState.DONE,
+        "w2": HostState.UNCHANGED,
+    }
     changed = {name for name, host in world.hosts.items() if host.asked("remove what was")}
     assert changed == {"w1"}
+
+
+def test_what_was_deployed_is_wiped_and_not_what_the_inventory_names_now(world: World) -> None:
+    world.hosts["w1"].directories["/var/lib/dear"] = 0o755
+    world.hosts["w1"].holds.add("/var/lib/dear")
+    world.inventory.write_text(INVENTORY.replace("host: w1", "host: w1, disks: [/var/lib/dear]"))
+    view = removed(world, "clicks", wipe_data=True)
+    assert world.hosts["w1"].holds == {"/var/lib/dear"}
+    assert [host.strange for host in view.hosts] == [(), ("/var/lib/dear",), ()]
+    assert exit_of_undeploy(view) is Exit.PARTIAL
+    home = ClusterHome(clusters_directory() / "clicks", "clicks")
+    assert home.read() is not None
+    world.inventory.write_text(INVENTORY)
+    view = removed(world, "clicks", wipe_data=True)
+    assert (exit_of_undeploy(view), home.read()) == (Exit.DONE, None)
 
 
 def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:
@@ -194,7 +215,7 @@ def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:
 def test_a_host_that_is_away_keeps_what_identifies_the_cluster(world: World) -> None:
     world.hosts["w1"].before = failing("", AWAY)
     view = removed(world, "clicks", wipe_data=True)
-    assert exit_of_undeploy(view) is Exit.PARTIAL  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.PARTIAL
     home = ClusterHome(clusters_directory() / "clicks", "clicks")
     assert home.read() is not None
     assert set(home.members()) == {"w1"}
@@ -203,6 +224,6 @@ def test_a_host_that_is_away_keeps_what_identifies_the_cluster(world: World) -> 
 def test_a_host_of_another_cluster_is_left_alone(world: World) -> None:
     world.hosts["w1"].files["/opt/rhinoctl/cluster"] = (0o600, b"clicks-99\n")
     view = removed(world, "clicks")
-    assert [fault.code for fault in view.faults] == ["foreign-manifest"]  # type: ignore[attr-defined]
+    assert [fault.code for fault in view.faults] == ["foreign-manifest"]
     assert world.hosts["w1"].running
     assert not world.hosts["w1"].changed
