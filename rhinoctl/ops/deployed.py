@@ -35,6 +35,7 @@ from rhinoctl.control.client import state_directory
 from rhinoctl.errors import (
     CommandFailed,
     HostUnfit,
+    NotRunning,
     Refused,
     RhinoError,
     SudoRefused,
@@ -140,6 +141,18 @@ class Looked:
     def runs(self) -> bool:
         """Whether any process of ours runs there."""
         return any(state.running for state in self.states.values())
+
+    @property
+    def bare(self) -> bool:
+        """Whether nothing is deployed there, but for state that was kept."""
+        return not (self.deployed.identity and self.deployed.current)
+
+
+def bare_host(name: str) -> NotRunning:
+    """The error about a host without anything of a cluster."""
+    return NotRunning(
+        f"{name}: nothing is deployed there", remedy="`rhinoctl deploy` begins with it"
+    )
 
 
 def look(host: Host, cluster: Deployed, target: HostTarget) -> Looked:

@@ -339,7 +339,8 @@ def _directories(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
 def _directory(part: Part, there: DirectoryFacts, *, state: bool) -> Iterator[Judged]:
     check = f"directory {there.path}"
     if there.is_file:
-        yield check, Verdict.FAIL, "is a file", "name a directory"
+        seen = "it, or what is to be above it, is a file, or a link to nothing"
+        yield check, Verdict.FAIL, seen, "name a directory"
         return
     if not there.writable and not part.sudo:
         remedy = "make it for the account, or install with ssh.sudo: true"

@@ -167,6 +167,11 @@ class HostSeen:
     plan: HostPlan | None
     fault: RhinoError | None
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is known that nothing is deployed there."""
+        return self.looked is not None and self.looked.bare
+
 
 class Deployment:
     """The hosts of one deployment, each with its plan, or the error that it ended with."""

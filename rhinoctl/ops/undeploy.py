@@ -1,16 +1,26 @@
 """`rhinoctl undeploy`: nothing of ours is left on the hosts; state stays unless it is to go."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rhinoctl.config.deployment import Role, check_identity
 from rhinoctl.config.runs import HostState
-from rhinoctl.errors import Exit, ForeignManifest, Refused, RhinoError
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    Exit,
+    ForeignManifest,
+    NotRunning,
+    Refused,
+    RhinoError,
+)
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import process_of
 from rhinoctl.ops.running import HostFault, OpenFleet, Tell, faults_of
+from rhinoctl.ops.steps import read_status
+from rhinoctl.ops.unused import check_unused
+from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed, remove_deployed
 from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.host import Host
@@ -52,16 +62,22 @@ class UndeployView:
 
 
 def undeploy(
-    request: UndeployRequest, login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+    request: UndeployRequest,
+    login: Login,
+    tell: Tell,
+    open_fleet: OpenFleet = fleet_of,
+    status: Callable[[Deployed], StatusView] = read_status,
 ) -> UndeployView:
     """End all processes and remove what was deployed, the controller first. What identifies the
     cluster stays here while there is state of it.
 
-    Raises NoInventory, InvalidInventory, UnknownHost, Busy, and Refused if another name was typed.
+    Raises NoInventory, InvalidInventory, UnknownHost, Busy, Refused if another name was typed, and
+    WorkerInUse for a worker that has something, if its controller stays and says so.
     """
     cluster = read_deployed(request.inventory)
     check_confirmed(cluster.inventory.cluster, request.confirmed)
     wanted = cluster.selected(request.hosts)
+    _check_unused(cluster, wanted, status)
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
 
         def on(host: Host) -> UndeployedHost:
@@ -78,6 +94,22 @@ def undeploy(
         if request.wipe_data and not request.hosts and exit_of(view) is Exit.DONE:
             cluster.home.forget()
         return view
+
+
+def _check_unused(
+    cluster: Deployed, hosts: Iterable[str], status: Callable[[Deployed], StatusView]
+) -> None:
+    """Raise what `check_unused` does, unless the controller goes, too, or does not answer."""
+    taken = [cluster.places[name] for name in hosts]
+    if any(place.controller for place in taken) or cluster.home.read() is None:
+        return
+    try:
+        said = status(cluster)
+    except (NotRunning, DeadlineExceeded):
+        return
+    for place in taken:
+        if place.worker is not None:
+            check_unused(said, place.worker.id, lost=False)
 
 
 def check_confirmed(cluster: str, confirmed: str) -> None:

@@ -36,7 +36,7 @@ from rhinoctl.ops.deploy import (
 )
 from rhinoctl.ops.deployed import Deployed, clusters_directory, read_deployed
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import GroupsView, Health, StatusView, WorkerView
+from rhinoctl.protocol.views import GroupsView, Health, JobView, StatusView, WorkerView
 from rhinoctl.remote.environment import Environment
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.packages import Platform
@@ -90,6 +90,7 @@ class World:
         self.release = "1-a"
         self.missing: RhinoError | None = None
         self.sick: set[str] = set()
+        self.jobs: tuple[JobView, ...] = ()
 
     def means(self) -> Means:
         return Means(
@@ -133,7 +134,12 @@ class World:
             if name != "controller"
         )
         return StatusView(
-            cluster="", health=Health.OK, workers=workers, jobs=(), operations=(), findings=()
+            cluster="",
+            health=Health.OK,
+            workers=workers,
+            jobs=self.jobs,
+            operations=(),
+            findings=(),
         )
 
     def _groups(self, cluster: Deployed) -> tuple[GroupsView, ...]:
@@ -463,17 +469,6 @@ def test_an_older_version_is_not_put_over_a_newer_one(
     if not fit:
         assert {host.code for host in view.hosts} == {"host-unfit"}
         assert "1.10" in view.hosts[0].reason
-
-
-def test_new_keys_are_a_deployment_that_restarts_everything_once(world: World) -> None:
-    world.deploy()
-    key = world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"]
-    request = DeployRequest(inventory=world.inventory, renew=True)
-    view = deploy(request, Login(), world.heard, world.plans.append, world.means())
-    assert exit_of(view) is Exit.DONE
-    assert all(host.restarts for host in view.hosts)
-    assert world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"] != key
-    assert exit_of(world.deploy(dry_run=True)) is Exit.DONE
 
 
 def test_ctrl_c_leaves_an_account_and_going_on_finishes(world: World) -> None:

@@ -85,7 +85,7 @@ def test_one_thing_that_is_wrong_is_one_finding_with_a_remedy(name: str) -> None
 
 
 DIRECTORY: dict[str, tuple[dict[str, Any], Verdict, str]] = {
-    "a file": ({"is_file": True}, FAIL, "is a file"),
+    "a file": ({"is_file": True}, FAIL, "a file"),
     "read-only": ({"writable": False, "sync_s": None}, FAIL, "cannot be written"),
     "nearly full": ({"space": Room(whole=GB, free=GB - 1)}, FAIL, "free of"),
     "rather full": ({"space": Room(whole=9 * GB, free=8 * GB)}, WARN, "free of"),

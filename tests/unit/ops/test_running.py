@@ -6,13 +6,22 @@ import pytest
 
 from rhinoctl.config.clusters import ClusterHome
 from rhinoctl.config.runs import HostState
-from rhinoctl.errors import CommandFailed, Exit, HostUnreachable, NotRunning, Refused, UnknownHost
+from rhinoctl.errors import (
+    CommandFailed,
+    Exit,
+    HostUnreachable,
+    NotRunning,
+    Refused,
+    UnknownHost,
+    WorkerInUse,
+)
 from rhinoctl.ops import running
 from rhinoctl.ops.deployed import clusters_directory, read_deployed
 from rhinoctl.ops.undeploy import UndeployRequest, UndeployView, undeploy
 from rhinoctl.ops.undeploy import exit_of as exit_of_undeploy
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.ssh import Login
+from tests.fakes import controller as canned
 from tests.fakes.deploy_host import fleet_of_fakes
 from tests.unit.ops.test_deploy import INVENTORY, World, failing
 
@@ -47,7 +56,7 @@ def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) 
         inventory=world.inventory, confirmed=confirmed, hosts=hosts, wipe_data=wipe_data
     )
     open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
-    return undeploy(request, Login(), ignore, open_fleet)
+    return undeploy(request, Login(), ignore, open_fleet, world.means().status)
 
 
 def test_every_process_is_listed_with_its_release(world: World) -> None:
@@ -210,6 +219,28 @@ def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:
     del world.hosts["w2"]
     view = world.deploy()
     assert [host.restarts for host in view.hosts] == [True, False]
+
+
+@pytest.mark.parametrize("wipe_data", [False, True])
+def test_a_worker_that_has_something_is_not_taken_off(world: World, wipe_data: bool) -> None:
+    has = canned.job(instances=(canned.instance(0, "w2", range(2)),))
+    world.jobs = (has,)
+    with pytest.raises(WorkerInUse, match="worker w2 still has") as fault:
+        removed(world, "clicks", "w1", "w2", wipe_data=wipe_data)
+    assert "drain w2" in fault.value.remedy
+    assert not any(host.changed for host in world.hosts.values())
+    assert exit_of_undeploy(removed(world, "clicks", "w1", wipe_data=wipe_data)) is Exit.DONE
+
+
+@pytest.mark.parametrize("hosts", [(), ("controller", "w2"), ("w2",)])
+def test_who_takes_the_controller_off_or_has_none_is_not_asked_to_wait(
+    world: World, hosts: tuple[str, ...]
+) -> None:
+    world.jobs = (canned.job(instances=(canned.instance(0, "w2", range(2)),)),)
+    if hosts == ("w2",):
+        world.hosts["controller"].running.clear()
+    assert exit_of_undeploy(removed(world, "clicks", *hosts)) is Exit.DONE
+    assert not world.hosts["w2"].running
 
 
 def test_a_host_that_is_away_keeps_what_identifies_the_cluster(world: World) -> None:
