@@ -425,8 +425,10 @@ def target_of(
     environment: str,
     papers: Mapping[Role, Papers],
     bandwidths: Mapping[str, float] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> HostTarget:
-    """All that a host is to have; `bandwidths` are bytes a second by worker, where known."""
+    """All that a host is to have; `bandwidths` are bytes a second by worker, where known, and
+    `addresses` those of workers that stay where they are, whatever the inventory says."""
     return HostTarget(
         host=place.host,
         identity=identity,
@@ -434,7 +436,10 @@ def target_of(
         install_dir=inventory.install_dir,
         directories=directories_of(inventory, place),
         services=tuple(
-            _service(inventory, place, role, identity, papers[role], bandwidths or {})
+            _service(
+                *(inventory, place, role, identity, papers[role]),
+                (bandwidths or {}, addresses or {}),
+            )
             for role in place.roles
         ),
     )
@@ -455,7 +460,7 @@ def _service(
     role: Role,
     identity: str,
     papers: Papers,
-    bandwidths: Mapping[str, float],
+    known: tuple[Mapping[str, float], Mapping[str, str]],
 ) -> ServiceTarget:
     home = posixpath.join(inventory.install_dir, role.value)
     paths = {name: posixpath.join(home, name) for name in ("ca.crt", "tls.crt", "tls.key")}
@@ -464,7 +469,7 @@ def _service(
     shared = {"cluster": identity, "token_file": tokens[WIRE], "tls": tls}
     if role is Role.CONTROLLER and place.controller is not None:
         roles = {role: path for role, path in tokens.items() if role != WIRE}
-        own = _controller_settings(inventory, place.controller, roles, bandwidths)
+        own = _controller_settings(inventory, place.controller, roles, *known)
     else:
         assert place.worker is not None
         own = _agent_settings(inventory, place.worker)
@@ -512,6 +517,7 @@ def _controller_settings(
     controller: Controller,
     tokens: Mapping[str, str],
     bandwidths: Mapping[str, float],
+    addresses: Mapping[str, str],
 ) -> Mapping[str, object]:
     """The fields of `rhinoctl.control.settings.ControllerSettings` that only it has."""
     address = controller.peer_address
@@ -519,7 +525,10 @@ def _controller_settings(
         "store": posixpath.join(controller.data_dir, STORE),
         "listen": everywhere("https", address, inventory.ports.controller),
         "tokens": tokens,
-        "workers": {worker.id: agent_url(inventory, worker) for worker in inventory.workers},
+        "workers": {
+            worker.id: addresses.get(worker.id) or agent_url(inventory, worker)
+            for worker in inventory.workers
+        },
         "capacities": {
             worker.id: Capacity(
                 instances=worker.slots, rack=worker.rack, bandwidth=bandwidths.get(worker.id)

@@ -113,8 +113,11 @@ def deploy_cluster(
         if request.renew:
             _leave_bare(deployment, wanted)
         view = replace(deployment.view(), dry_run=request.dry_run)
-        if request.dry_run or not deployment.unfinished():
+        if request.dry_run:
             return view
+        if not deployment.unfinished():
+            deployment.look_back()
+            return deployment.view()
         agree(view)
         run = new_run(
             command=COMMAND,

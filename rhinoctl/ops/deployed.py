@@ -195,9 +195,14 @@ def look_at_all(
     return found
 
 
-def target(cluster: Deployed, place: Place, environment: str = "") -> HostTarget:
-    """What a host is to have; without a release, before it is known which fits it. Raises
-    ForeignManifest and UnwritableDirectory."""
+def target(
+    cluster: Deployed,
+    place: Place,
+    environment: str = "",
+    addresses: Mapping[str, str] | None = None,
+) -> HostTarget:
+    """What a host is to have; without a release, before it is known which fits it. `addresses` are
+    of workers that stay where they are. Raises ForeignManifest and UnwritableDirectory."""
     known = cluster.home.make()
     rates = None if place.controller is None else cluster.home.rates()
     return target_of(
@@ -207,6 +212,7 @@ def target(cluster: Deployed, place: Place, environment: str = "") -> HostTarget
         environment=environment,
         papers={role: cluster.home.papers(place, role) for role in place.roles},
         bandwidths=bandwidths(cluster.inventory, rates),
+        addresses=addresses,
     )
 
 
