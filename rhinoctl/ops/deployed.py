@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rhinoctl.config.clusters import ClusterHome, Member
+from rhinoctl.config.clusters import ClusterHome, Member, blank_papers
 from rhinoctl.config.deployment import (
     DirectoryFound,
     FileFound,
@@ -182,7 +182,7 @@ def look_at_all(
     each: Callable[[Callable[[Host], Looked], Iterable[str]], Mapping[str, Looked | RhinoError]],
 ) -> dict[str, Looked | RhinoError]:
     """Look at hosts by a fleet's `each`; one machine under two names is refused as both."""
-    targets = {name: target(cluster, cluster.places[name]) for name in wanted}
+    targets = {name: outline(cluster, cluster.places[name]) for name in wanted}
 
     def look_at(host: Host) -> Looked:
         return look(host, cluster, targets[host.name])
@@ -195,14 +195,26 @@ def look_at_all(
     return found
 
 
+def outline(cluster: Deployed, place: Place) -> HostTarget:
+    """Which directories and files a host is to have; what is in them is made once it is known that
+    the host is the right one. Raises ForeignManifest and UnwritableDirectory."""
+    return target_of(
+        cluster.inventory,
+        place,
+        identity=cluster.home.make().identity,
+        environment="",
+        papers={role: blank_papers(role) for role in place.roles},
+    )
+
+
 def target(
     cluster: Deployed,
     place: Place,
-    environment: str = "",
+    environment: str,
     addresses: Mapping[str, str] | None = None,
 ) -> HostTarget:
-    """What a host is to have; without a release, before it is known which fits it. `addresses` are
-    of workers that stay where they are. Raises ForeignManifest and UnwritableDirectory."""
+    """What a host is to have, with a release. `addresses` are of workers that stay where they are.
+    Raises ForeignManifest and UnwritableDirectory."""
     known = cluster.home.make()
     rates = None if place.controller is None else cluster.home.rates()
     return target_of(
@@ -211,7 +223,7 @@ def target(
         identity=known.identity,
         environment=environment,
         papers={role: cluster.home.papers(place, role) for role in place.roles},
-        bandwidths=bandwidths(cluster.inventory, rates),
+        bandwidths=bandwidths(cluster.inventory, rates, addresses or ()),
         addresses=addresses,
     )
 

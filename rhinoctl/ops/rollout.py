@@ -40,6 +40,7 @@ from rhinoctl.ops.deployed import (
     found_on,
     look_at_all,
     member_of,
+    outline,
     target,
 )
 from rhinoctl.ops.hosts import fleet_of
@@ -265,7 +266,7 @@ class Deployment:
     ) -> HostPlan:
         """Raises what says that the host cannot be deployed to: then nothing on it is changed."""
         cluster, place = self._cluster, looked.place
-        bare = target(cluster, place)
+        bare = outline(cluster, place)
         check_identity(place.host, bare.install_dir, bare.identity, looked.deployed.identity)
         check_machine(cluster, looked)
         check_fit(cluster, looked)

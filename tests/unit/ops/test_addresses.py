@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rhinoctl.config.clusters import ClusterHome
+from rhinoctl.config.rates import Rate, Rates
 from rhinoctl.errors import Exit, HostUnreachable, NotRunning
 from rhinoctl.ops.deploy import HostState, Means, exit_of
-from rhinoctl.ops.deployed import Deployed
+from rhinoctl.ops.deployed import Deployed, clusters_directory
 from rhinoctl.protocol.views import Health, StatusView
 from rhinoctl.remote.host import Command
 from tests.unit.ops.test_deploy import INVENTORY, World, failing, states
@@ -64,10 +66,21 @@ class Addressed(World):
         self.inventory.write_text(INVENTORY.replace(old, new) + more)
 
 
+def home() -> ClusterHome:
+    return ClusterHome(clusters_directory() / "clicks", "clicks")
+
+
+def issued() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in home().directory.glob("issued/*")}
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Addressed:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made = Addressed(tmp_path)
+    rates = {name: Rate(address=name, bytes_s=1e9) for name in ("w1", "w2")}
+    with home().claimed():
+        home().keep_rates(Rates(measured_at=0.0, workers=rates))
     made.deploy()
     assert made.well() == {"w1", "w2"}
     made.started.clear()
@@ -94,7 +107,8 @@ def test_an_agent_that_moves_is_started_before_one_that_waits_for_all_to_be_well
     assert world.well() == {"w1", "w2"}
 
 
-def test_workers_that_are_refused_keep_their_addresses(world: Addressed) -> None:
+def test_workers_that_are_refused_keep_all_that_they_have(world: Addressed) -> None:
+    certificates = issued()
     world.write("- {host: w1}\n  - {host: w2}", "- {host: w2, name: w1}\n  - {host: w1, name: w2}")
     world.hosts["w1"].facts["machine_id"] = "w2"
     world.hosts["w2"].facts["machine_id"] = "w1"
@@ -105,6 +119,11 @@ def test_workers_that_are_refused_keep_their_addresses(world: Addressed) -> None
         "w2": HostState.FAILED,
     }
     assert (world.started, world.well()) == ([], {"w1", "w2"})
+    assert issued() == certificates
+    world.write()
+    for name in ("w1", "w2"):
+        world.hosts[name].facts["machine_id"] = name
+    assert set(states(world.deploy()).values()) == {HostState.UNCHANGED}
 
 
 def test_a_worker_that_is_away_keeps_its_address_while_the_controller_changes(
