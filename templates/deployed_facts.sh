@@ -3,7 +3,8 @@
 say() { printf '%s\t%s\n' "$1" "$2"; }
 top=$1
 say user "$(id -un)"
-say identity "$(head -n 1 "$top/cluster" 2>/dev/null)"
+identity=$(head -n 1 "$top/cluster" 2>/dev/null)
+say identity "$identity"
 # Two files stay with state that is kept when all else is removed.
 if [ -n "$(ls -A "$top" 2>/dev/null | grep -vx -e cluster -e made)" ]; then say installed yes; fi
 say current "$(basename "$(readlink "$top/current" 2>/dev/null)" 2>/dev/null)"
@@ -14,7 +15,15 @@ for release in "$top"/versions/*; do
     say release "$name"
     while IFS= read -r line; do say "release.$name" "$line"; done 2>/dev/null <"$release/release"
 done
-while IFS= read -r made; do say made "$made"; done 2>/dev/null <"$top/made"
+holds() {
+    if [ -z "$(ls -A "$1" 2>/dev/null | grep -vx 'lost+found')" ]; then return; fi
+    say holds "$1"
+    if grep -qsF "\"cluster\":\"$identity\"" "$1/disk.json"; then say disk "$1"; fi
+}
+while IFS= read -r made; do
+    say made "$made"
+    case $made in "state "*) holds "${made#state }" ;; esac
+done 2>/dev/null <"$top/made"
 for started in "$top"/*/started; do
     if [ -f "$started" ]; then
         say "started.$(basename "$(dirname "$started")")" "$(head -n 1 "$started")"
@@ -24,7 +33,10 @@ count=$2
 shift 2
 number=0
 while [ "$number" -lt "$count" ]; do
-    if [ -d "$1" ]; then say "dir.$number" "$(stat -L -c '%a %U' "$1")"; fi
+    if [ -d "$1" ]; then
+        say "dir.$number" "$(stat -L -c '%a %U' "$1")"
+        holds "$1"
+    fi
     number=$((number + 1))
     shift
 done

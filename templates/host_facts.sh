@@ -54,9 +54,11 @@ while [ "$number" -lt "$count" ]; do
     directory=$1
     shift
     there=$directory
-    while [ ! -d "$there" ]; do there=$(dirname "$there"); done
+    while [ ! -d "$there" ]; do
+        if [ -e "$there" ] || [ -L "$there" ]; then say "dir.$number.file" yes; fi
+        there=$(dirname "$there")
+    done
     say "dir.$number.there" "$there"
-    if [ -e "$directory" ] && [ ! -d "$directory" ]; then say "dir.$number.file" yes; fi
     say "dir.$number.space_kb" "$(df -Pk "$there" 2>/dev/null | awk 'NR==2 {print $2, $4}')"
     say "dir.$number.inodes" "$(df -Pi "$there" 2>/dev/null | awk 'NR==2 {print $2, $4}')"
     say "dir.$number.mount" "$(df -P "$there" 2>/dev/null | awk 'NR==2 {print $6}')"

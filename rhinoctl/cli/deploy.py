@@ -211,7 +211,7 @@ def add_to(app: typer.Typer) -> None:
             "rhinoctl hosts rotate-keys\nrhinoctl hosts rotate-keys --access --yes",
             *codes,
             busy=busy,
-            refused="the inventory leaves out a worker that was deployed",
+            refused="nothing is deployed, or the inventory leaves out a worker that was",
             **notes,
         ),
     )(rotate_keys)
@@ -220,7 +220,7 @@ def add_to(app: typer.Typer) -> None:
             "rhinoctl undeploy\nrhinoctl undeploy --wipe-data --confirm clicks",
             *codes,
             busy=busy,
-            refused="another name was typed",
-            partial="something may be left on a host",
+            refused="another name was typed, or a worker has vnodes, copies or instances",
+            partial="something may be left on a host, or was not wiped",
         )
     )(undeploy)

@@ -141,8 +141,8 @@ class ClusterHome:
 
     def papers(self, place: Place, role: Role) -> Papers:
         """What a process of a host shows to others; the controller has the tokens of all roles."""
-        tokens = (WIRE, *API_ROLES) if role is Role.CONTROLLER else (WIRE,)
-        return self.papers_of(role.value, holder(place, role), names_of(place, role), tokens)
+        names = names_of(place, role)
+        return self.papers_of(role.value, holder(place, role), names, _tokens_of(role))
 
     def papers_of(
         self, role: str, name: str, hosts: Sequence[str], tokens: Sequence[str]
@@ -255,6 +255,15 @@ class ClusterHome:
         for path in self.directory.rglob("*"):
             if path.relative_to(self.directory).parts[0] != RUNS:
                 yield path
+
+
+def blank_papers(role: Role) -> Papers:
+    """Which papers a process has, without anything in them."""
+    return Papers(ca=b"", certificate=b"", key=b"", tokens=dict.fromkeys(_tokens_of(role), b""))
+
+
+def _tokens_of(role: Role) -> tuple[str, ...]:
+    return (WIRE, *API_ROLES) if role is Role.CONTROLLER else (WIRE,)
 
 
 def _read_issued(path: Path) -> IssuedFile | None:

@@ -142,13 +142,15 @@ class ServiceFound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What is on a host of all that we put there. `user` is the account, `known` are directories
-    that a deployment has made or taken, `current` and `environments` are releases."""
+    that a deployment has made or taken, `state` those of state by its record, `current` and
+    `environments` are releases."""
 
     user: str
     identity: str = ""
     current: str = ""
     environments: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
     directories: Mapping[str, DirectoryFound] = field(default_factory=dict)
     files: Mapping[str, FileFound] = field(default_factory=dict)
     services: Mapping[Role, ServiceFound] = field(default_factory=dict)
@@ -295,7 +297,7 @@ def _directories(target: HostTarget, found: Found) -> Iterator[Directory]:
 
 def _other(wanted: Directory, there: DirectoryFound, found: Found) -> bool:
     """Whether the account's own directory is not as it is to be, or not known as one of ours."""
-    return wanted.path not in found.known if wanted.state else there.mode != wanted.mode
+    return wanted.path not in found.state if wanted.state else there.mode != wanted.mode
 
 
 def words(step: Step) -> str:
@@ -423,8 +425,10 @@ def target_of(
     environment: str,
     papers: Mapping[Role, Papers],
     bandwidths: Mapping[str, float] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> HostTarget:
-    """All that a host is to have; `bandwidths` are bytes a second by worker, where known."""
+    """All that a host is to have; `bandwidths` are bytes a second by worker, where known, and
+    `addresses` those of workers that stay where they are, whatever the inventory says."""
     return HostTarget(
         host=place.host,
         identity=identity,
@@ -432,7 +436,10 @@ def target_of(
         install_dir=inventory.install_dir,
         directories=directories_of(inventory, place),
         services=tuple(
-            _service(inventory, place, role, identity, papers[role], bandwidths or {})
+            _service(
+                *(inventory, place, role, identity, papers[role]),
+                (bandwidths or {}, addresses or {}),
+            )
             for role in place.roles
         ),
     )
@@ -453,7 +460,7 @@ def _service(
     role: Role,
     identity: str,
     papers: Papers,
-    bandwidths: Mapping[str, float],
+    known: tuple[Mapping[str, float], Mapping[str, str]],
 ) -> ServiceTarget:
     home = posixpath.join(inventory.install_dir, role.value)
     paths = {name: posixpath.join(home, name) for name in ("ca.crt", "tls.crt", "tls.key")}
@@ -462,7 +469,7 @@ def _service(
     shared = {"cluster": identity, "token_file": tokens[WIRE], "tls": tls}
     if role is Role.CONTROLLER and place.controller is not None:
         roles = {role: path for role, path in tokens.items() if role != WIRE}
-        own = _controller_settings(inventory, place.controller, roles, bandwidths)
+        own = _controller_settings(inventory, place.controller, roles, *known)
     else:
         assert place.worker is not None
         own = _agent_settings(inventory, place.worker)
@@ -510,6 +517,7 @@ def _controller_settings(
     controller: Controller,
     tokens: Mapping[str, str],
     bandwidths: Mapping[str, float],
+    addresses: Mapping[str, str],
 ) -> Mapping[str, object]:
     """The fields of `rhinoctl.control.settings.ControllerSettings` that only it has."""
     address = controller.peer_address
@@ -517,7 +525,10 @@ def _controller_settings(
         "store": posixpath.join(controller.data_dir, STORE),
         "listen": everywhere("https", address, inventory.ports.controller),
         "tokens": tokens,
-        "workers": {worker.id: agent_url(inventory, worker) for worker in inventory.workers},
+        "workers": {
+            worker.id: addresses.get(worker.id) or agent_url(inventory, worker)
+            for worker in inventory.workers
+        },
         "capacities": {
             worker.id: Capacity(
                 instances=worker.slots, rack=worker.rack, bandwidth=bandwidths.get(worker.id)

@@ -8,7 +8,7 @@ Invariants:
 3. A rate is of a worker at an address: at another one, it is not known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,10 +53,13 @@ class Drift:
     now: float
 
 
-def bandwidths(inventory: Inventory, rates: Rates | None) -> dict[str, float]:
+def bandwidths(
+    inventory: Inventory, rates: Rates | None, stay: Collection[str] = ()
+) -> dict[str, float]:
     """Bytes a second by worker, for the placement of copies; those of which nothing is known are
-    left out. Of what was measured, all that is about as fast as the fastest is as fast."""
-    measured = _measured(inventory, rates)
+    left out. Of what was measured, all that is about as fast as the fastest is as fast. Workers
+    that `stay` where they are have their rates, whatever address the inventory says."""
+    measured = _measured(inventory, rates, stay)
     fastest = max(measured.values(), default=0.0)
     found = {}
     for worker in inventory.workers:
@@ -97,13 +100,15 @@ def _unsaid(inventory: Inventory) -> list[Worker]:
     return [worker for worker in inventory.workers if worker.bandwidth_mb_s is None]
 
 
-def _measured(inventory: Inventory, rates: Rates | None) -> dict[str, float]:
+def _measured(
+    inventory: Inventory, rates: Rates | None, stay: Collection[str] = ()
+) -> dict[str, float]:
     known = {} if rates is None else rates.workers
     return {
         worker.id: rate.bytes_s
         for worker in _unsaid(inventory)
         if (rate := known.get(worker.id)) is not None
-        if rate.address == worker.peer_address and rate.bytes_s > 0
+        if (rate.address == worker.peer_address or worker.id in stay) and rate.bytes_s > 0
     }
 
 

@@ -4,16 +4,17 @@ The plan is shown, then done (`rhinoctl.ops.rollout`). Nothing is taken back whe
 same command goes on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rhinoctl.config.runs import HostState as HostState
 from rhinoctl.config.runs import Journal, check_latest, find_run, new_run
-from rhinoctl.errors import Exit, UnknownRun
+from rhinoctl.errors import Exit, NotRunning, UnknownRun
 from rhinoctl.ops.deployed import (
     Deployed,
+    bare_host,
     check_members,
     clusters_directory,
     deployed_of,
@@ -25,6 +26,7 @@ from rhinoctl.ops.rollout import DeployView as DeployView
 from rhinoctl.ops.rollout import HostView as HostView
 from rhinoctl.ops.rollout import Means as Means
 from rhinoctl.ops.rollout import Progress as Progress
+from rhinoctl.ops.running import check_deployed
 from rhinoctl.remote.ssh import Login
 
 COMMAND: Final = "deploy"
@@ -53,7 +55,8 @@ def deploy(
     and may raise.
 
     Raises NoInventory, InvalidInventory, UnknownHost, Busy, and Refused for an inventory that
-    leaves out a worker that was deployed. What is wrong with a host is in the view.
+    leaves out a worker that was deployed; to `renew`, NotRunning if nothing was. What is wrong with
+    a host is in the view.
     """
     cluster = read_deployed(request.inventory)
     return deploy_cluster(cluster, request, login, progress, agree, means)
@@ -102,13 +105,19 @@ def deploy_cluster(
     wanted = cluster.selected(request.limit)
     with cluster.home.claimed(), means.open_fleet(cluster.inventory, login) as fleet:
         check_members(cluster)
-        if request.renew and not request.dry_run:
-            cluster.home.renew(access=request.renew_access)
         deployment = Deployment(cluster, fleet, progress, means)
+        if request.renew and not request.dry_run:
+            _check_there(cluster, deployment, wanted)
+            cluster.home.renew(access=request.renew_access)
         deployment.look(wanted)
+        if request.renew:
+            _leave_bare(deployment, wanted)
         view = replace(deployment.view(), dry_run=request.dry_run)
-        if request.dry_run or not deployment.unfinished():
+        if request.dry_run:
             return view
+        if not deployment.unfinished():
+            deployment.look_back()
+            return deployment.view()
         agree(view)
         run = new_run(
             command=COMMAND,
@@ -119,3 +128,23 @@ def deploy_cluster(
             resumes=resumes,
         )
         return deployment.carry_out(Journal(cluster.home.runs, run))
+
+
+def _check_there(cluster: Deployed, deployment: Deployment, wanted: Iterable[str]) -> None:
+    """Raise NotRunning if nothing is deployed, on any host that answers: there are no keys yet."""
+    check_deployed(cluster)
+    deployment.look(wanted)
+    found = [each for each in map(deployment.seen, wanted) if each.looked is not None]
+    if found and all(each.bare for each in found):
+        raise NotRunning(
+            f"nothing is deployed on the hosts of {cluster.file}",
+            remedy="`rhinoctl deploy` begins with it, and gives every process its first keys",
+        )
+
+
+def _leave_bare(deployment: Deployment, wanted: Iterable[str]) -> None:
+    """What has no keys gets none: to deploy a host is not what was asked for."""
+    for name in wanted:
+        seen = deployment.seen(name)
+        if seen.bare and seen.fault is None:
+            deployment.refuse(name, bare_host(name))

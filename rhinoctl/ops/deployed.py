@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rhinoctl.config.clusters import ClusterHome, Member
+from rhinoctl.config.clusters import ClusterHome, Member, blank_papers
 from rhinoctl.config.deployment import (
     DirectoryFound,
     FileFound,
@@ -35,6 +35,7 @@ from rhinoctl.control.client import state_directory
 from rhinoctl.errors import (
     CommandFailed,
     HostUnfit,
+    NotRunning,
     Refused,
     RhinoError,
     SudoRefused,
@@ -51,8 +52,8 @@ from rhinoctl.remote.spoken import Spoken, obstacle, spoken_by
 from rhinoctl.remote.supervised import ServiceState
 
 WHILE_RUNNING: Final = frozenset({"platform", "python", "user", "machine"})
-"""Checks that stop a deployment also where our processes run already; the others have a start that
-went well against them."""
+"""Checks that stop a deployment also where our processes run already, as those of ports and of
+further directories do; the others have a start that went well against them."""
 
 NEVER: Final = frozenset({"spark"})
 """A check that is about Spark, which comes and goes without us."""
@@ -141,6 +142,18 @@ class Looked:
         """Whether any process of ours runs there."""
         return any(state.running for state in self.states.values())
 
+    @property
+    def bare(self) -> bool:
+        """Whether nothing is deployed there, but for state that was kept."""
+        return not (self.deployed.identity and self.deployed.current)
+
+
+def bare_host(name: str) -> NotRunning:
+    """The error about a host without anything of a cluster."""
+    return NotRunning(
+        f"{name}: nothing is deployed there", remedy="`rhinoctl deploy` begins with it"
+    )
+
 
 def look(host: Host, cluster: Deployed, target: HostTarget) -> Looked:
     """Look at a host; nothing on it is changed. Raises HostError's leaves."""
@@ -169,7 +182,7 @@ def look_at_all(
     each: Callable[[Callable[[Host], Looked], Iterable[str]], Mapping[str, Looked | RhinoError]],
 ) -> dict[str, Looked | RhinoError]:
     """Look at hosts by a fleet's `each`; one machine under two names is refused as both."""
-    targets = {name: target(cluster, cluster.places[name]) for name in wanted}
+    targets = {name: outline(cluster, cluster.places[name]) for name in wanted}
 
     def look_at(host: Host) -> Looked:
         return look(host, cluster, targets[host.name])
@@ -182,9 +195,26 @@ def look_at_all(
     return found
 
 
-def target(cluster: Deployed, place: Place, environment: str = "") -> HostTarget:
-    """What a host is to have; without a release, before it is known which fits it. Raises
-    ForeignManifest and UnwritableDirectory."""
+def outline(cluster: Deployed, place: Place) -> HostTarget:
+    """Which directories and files a host is to have; what is in them is made once it is known that
+    the host is the right one. Raises ForeignManifest and UnwritableDirectory."""
+    return target_of(
+        cluster.inventory,
+        place,
+        identity=cluster.home.make().identity,
+        environment="",
+        papers={role: blank_papers(role) for role in place.roles},
+    )
+
+
+def target(
+    cluster: Deployed,
+    place: Place,
+    environment: str,
+    addresses: Mapping[str, str] | None = None,
+) -> HostTarget:
+    """What a host is to have, with a release. `addresses` are of workers that stay where they are.
+    Raises ForeignManifest and UnwritableDirectory."""
     known = cluster.home.make()
     rates = None if place.controller is None else cluster.home.rates()
     return target_of(
@@ -193,7 +223,8 @@ def target(cluster: Deployed, place: Place, environment: str = "") -> HostTarget
         identity=known.identity,
         environment=environment,
         papers={role: cluster.home.papers(place, role) for role in place.roles},
-        bandwidths=bandwidths(cluster.inventory, rates),
+        bandwidths=bandwidths(cluster.inventory, rates, addresses or ()),
+        addresses=addresses,
     )
 
 
@@ -225,6 +256,7 @@ def see(host: Host, cluster: Deployed, identity: str) -> Seen:
         listens=own_ports(cluster.inventory, place, states),
         installed=deployed.installed,
         known=deployed.made | deployed.had,
+        strange=frozenset(deployed.strange(place.state())) if not foreign else frozenset(),
         foreign=foreign,
     )
     return Seen(facts=facts, deployed=deployed, ours=ours)
@@ -254,6 +286,7 @@ def found_on(looked: Looked) -> Found:
         current=deployed.current,
         environments=frozenset(deployed.releases),
         known=deployed.made | deployed.had,
+        state=deployed.state,
         directories={
             path: DirectoryFound(owner=owner, mode=mode)
             for path, (mode, owner) in deployed.directories.items()
@@ -334,16 +367,26 @@ def member_of(looked: Looked) -> Member | None:
 def check_fit(cluster: Deployed, looked: Looked) -> None:
     """Raise HostUnfit if what `check` finds would keep our processes from working there."""
     part = part_of(cluster, looked.place)
-    ours = Ours(listens=own_ports(cluster.inventory, looked.place, looked.states))
+    ours = Ours(
+        listens=own_ports(cluster.inventory, looked.place, looked.states),
+        strange=frozenset(looked.deployed.strange(looked.place.state())),
+    )
+    known = {part.install_dir, *looked.deployed.own_state(looked.place.state())}
+    tried = {f"directory {path}" for path in known} if looked.runs else set()
     found = [
         finding
         for finding in judge_host(part, looked.facts, ours)
-        if finding.verdict is Verdict.FAIL
-        and finding.check not in NEVER
-        and (not looked.runs or finding.check in WHILE_RUNNING or finding.check.startswith("port"))
+        if finding.verdict is Verdict.FAIL and finding.check not in NEVER
+        if not looked.runs or _counts_while_running(finding.check, tried)
     ]
     if found:
         raise unfit(found)
+
+
+def _counts_while_running(check: str, tried: set[str]) -> bool:
+    """Whether what runs says nothing against it; it does for directories that are `tried`."""
+    new = check.startswith("directory") and check not in tried
+    return new or check in WHILE_RUNNING or check.startswith("port")
 
 
 def unfit(findings: Iterable[HostFinding]) -> HostUnfit:

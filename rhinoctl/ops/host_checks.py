@@ -8,6 +8,7 @@ from typing import Final
 
 from rhinoctl.config.rates import Drift, ago
 from rhinoctl.protocol.sizes import size
+from rhinoctl.remote.deployed import STRANGE
 from rhinoctl.remote.facts import DirectoryFacts, HostFacts
 from rhinoctl.remote.network import Stretch
 from rhinoctl.remote.packages import GLIBC_MIN, PYTHON_MIN, fit_python
@@ -82,11 +83,13 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
     """What of ours is on a host already: the processes that listen on its ports, whether anything
-    was installed, directories that were made or taken, and the other cluster that has the host."""
+    was installed, directories that were made or taken, those for state with something `strange` in
+    them, and the other cluster that has the host."""
 
     listens: Mapping[int, str] = field(default_factory=dict)
     installed: bool = False
     known: frozenset[str] = frozenset()
+    strange: frozenset[str] = frozenset()
     foreign: str = ""
 
 
@@ -331,6 +334,9 @@ def _directories(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
         if state and path in ours.known and there.missing:
             remedy = "mount its disk; if its state is lost for good, make it by hand"
             yield f"directory {path}", Verdict.FAIL, "it was there and is gone", remedy
+        elif path in ours.strange:
+            seen = "there is something in it, and this cluster had no state there"
+            yield f"directory {path}", Verdict.FAIL, seen, STRANGE
         else:
             yield from _directory(part, there, state=state)
     yield from _apart([by_path[path] for path in part.disks])
@@ -339,7 +345,8 @@ def _directories(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
 def _directory(part: Part, there: DirectoryFacts, *, state: bool) -> Iterator[Judged]:
     check = f"directory {there.path}"
     if there.is_file:
-        yield check, Verdict.FAIL, "is a file", "name a directory"
+        seen = "it, or what is to be above it, is a file, or a link to nothing"
+        yield check, Verdict.FAIL, seen, "name a directory"
         return
     if not there.writable and not part.sudo:
         remedy = "make it for the account, or install with ssh.sudo: true"

@@ -7,7 +7,7 @@ same command finds what is left to do, and nothing of it is done twice.
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,12 +20,10 @@ from rhinoctl.errors import (
     Busy,
     DeadlineExceeded,
     Exit,
-    HealthyTarget,
     NotRunning,
     Refused,
     UnknownHost,
     UnwritableDirectory,
-    WorkerInUse,
     error_of,
 )
 from rhinoctl.ids import WorkerId
@@ -43,7 +41,8 @@ from rhinoctl.ops.deploy import exit_of as exit_of_deploy
 from rhinoctl.ops.deployed import Deployed, deployed_of, read_deployed
 from rhinoctl.ops.running import check_deployed
 from rhinoctl.ops.undeploy import UndeployRequest, UndeployView, undeploy
-from rhinoctl.protocol.views import DrainRequest, Health, StatusView
+from rhinoctl.ops.unused import check_unused
+from rhinoctl.protocol.views import DrainRequest
 from rhinoctl.remote.ssh import Login
 
 UNDONE: Final = (HostState.FAILED, HostState.UNREACHABLE, HostState.NOT_TRIED)
@@ -270,43 +269,6 @@ def _check_unused(
     return any(each.id == worker.id for each in status.workers)
 
 
-def check_unused(status: StatusView, worker: str, *, lost: bool) -> None:
-    """Raise WorkerInUse while a worker runs instances or holds copies that count, Busy while an
-    operation runs that may give it some, and HealthyTarget for a `lost` one that reports."""
-    health = next((each.health for each in status.workers if each.id == worker), Health.DOWN)
-    if lost and health is not Health.DOWN:
-        raise HealthyTarget(
-            f"worker {worker} is not lost: it reports to the controller",
-            remedy=f"`rhinoctl drain {worker}`, then `rhinoctl hosts remove {worker}`",
-        )
-    held = held_by(status, worker)
-    if held:
-        jobs = ", ".join(f"{number} of job {job}" for job, number in held.items())
-        takes_over = f"`rhinoctl failover {worker}` lets copies take over"
-        empties = f"`rhinoctl drain {worker}` moves all of it"
-        raise WorkerInUse(
-            f"worker {worker} still has vnodes, copies or instances: {jobs}",
-            remedy=takes_over if health is Health.DOWN else empties,
-        )
-    if status.operations:
-        raise Busy(
-            f"operation {status.operations[0].id} is under way, and may need worker {worker}",
-            remedy="wait until it has ended: `rhinoctl op list`",
-        )
-
-
-def held_by(status: StatusView, worker: str) -> Mapping[str, int]:
-    """How many vnodes and instances a worker has, owned or as copies, by job; none with none."""
-    found = {}
-    for job in status.jobs:
-        copies = {vnode for vnode, members in job.members.items() if worker in members}
-        mine = [each for each in job.instances if each.worker == worker]
-        number = len(copies.union(*(each.vnodes for each in mine))) or len(mine)
-        if number:
-            found[str(job.name)] = number
-    return found
-
-
 def _worker(cluster: Deployed, name: str) -> Worker:
     workers = cluster.inventory.workers
     for worker in workers:
@@ -361,7 +323,7 @@ def _undeploy(
         hosts=(worker.id,),
         wipe_data=request.wipe_data,
     )
-    return undeploy(asked, login, progress.say, means.deploy.open_fleet)
+    return undeploy(asked, login, progress.say, means.deploy.open_fleet, means.deploy.status)
 
 
 # --- the file -------------------------------------------------------------------------------------

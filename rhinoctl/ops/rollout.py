@@ -27,8 +27,9 @@ from rhinoctl.config.deployment import (
 from rhinoctl.config.inventory import Inventory
 from rhinoctl.config.rates import ago
 from rhinoctl.config.runs import HostState, Journal, RunState
-from rhinoctl.errors import NotTried, RhinoError
+from rhinoctl.errors import DeadlineExceeded, NotTried, RhinoError
 from rhinoctl.ops.access import write_accesses
+from rhinoctl.ops.addresses import changed, deployed_addresses, not_without_controller
 from rhinoctl.ops.deployed import (
     Deployed,
     Looked,
@@ -39,6 +40,7 @@ from rhinoctl.ops.deployed import (
     found_on,
     look_at_all,
     member_of,
+    outline,
     target,
 )
 from rhinoctl.ops.hosts import fleet_of
@@ -67,6 +69,10 @@ UNREACHED: Final = frozenset(
 """Codes of errors after which a host is unreachable; with any other it has failed."""
 
 
+LOOK_BACK_S: Final = 10.0
+"""What was not touched is waited for so long, once: it may just have been started by somebody."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """What a deployment acts through: hosts, the making of releases, the controller's word."""
@@ -77,6 +83,7 @@ class Means:
     groups: Callable[[Deployed], tuple[GroupsView, ...]] = read_groups
     health_s: float = HEALTH_S
     settle_s: float = SETTLE_S
+    look_back_s: float = LOOK_BACK_S
 
 
 REAL: Final = Means()
@@ -167,6 +174,11 @@ class HostSeen:
     plan: HostPlan | None
     fault: RhinoError | None
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is known that nothing is deployed there."""
+        return self.looked is not None and self.looked.bare
+
 
 class Deployment:
     """The hosts of one deployment, each with its plan, or the error that it ended with."""
@@ -189,6 +201,7 @@ class Deployment:
         self._environments: dict[str, Environment] = {}
         self._plans: dict[str, HostPlan] = {}
         self._faults: dict[str, RhinoError] = {}
+        self._addresses: dict[str, str] = {}
         self._done: set[str] = set()
         self._ended: dict[str, float] = {}
         self._hosts: tuple[str, ...] = ()
@@ -208,8 +221,7 @@ class Deployment:
     def look(self, hosts: Iterable[str]) -> None:
         """Look at the hosts, and plan what is missing on each."""
         self._hosts = tuple(dict.fromkeys(hosts))
-        many = len(self._hosts)
-        self._progress.say(f"looking at {many} {'host' if many == 1 else 'hosts'}")
+        self._progress.say(f"hosts to look at: {len(self._hosts)}")
         if any(self._cluster.places[name].controller is not None for name in self._hosts):
             self._tell_rates()
         found = look_at_all(self._cluster, self._hosts, self._fleet.each)
@@ -221,6 +233,27 @@ class Deployment:
                 self._plans[name] = self._plan(looked, platforms)
             except RhinoError as fault:
                 self._faults[name] = fault
+        self._addresses = deployed_addresses(self._cluster, self._fleet)
+        self._keep_addresses()
+
+    def _keep_addresses(self) -> None:
+        """Let the controller find workers where they are that are not deployed to, and leave an
+        agent where it is if the controller is not."""
+        first = next(name for name in self._cluster.places if Role.CONTROLLER in self._roles(name))
+        others = changed(self._cluster.inventory, self._addresses)
+        if not self._goes_on(first):
+            for name in filter(self._goes_on, others):
+                self._faults[name] = not_without_controller(name, others[name], (first, name))
+            return
+        kept = {name: there for name, there in others.items() if not self._goes_on(name)}
+        if kept:
+            looked, environment = self._looked[first], self._environments[first]
+            wanted = target(self._cluster, looked.place, environment.name, kept)
+            self._plans[first] = plan_host(wanted, found_on(looked))
+        for name, there in kept.items():
+            self._progress.say(
+                f"{name} is not deployed to: the controller still finds it at {there}"
+            )
 
     def _tell_rates(self) -> None:
         rates = self._cluster.home.rates()
@@ -233,7 +266,7 @@ class Deployment:
     ) -> HostPlan:
         """Raises what says that the host cannot be deployed to: then nothing on it is changed."""
         cluster, place = self._cluster, looked.place
-        bare = target(cluster, place)
+        bare = outline(cluster, place)
         check_identity(place.host, bare.install_dir, bare.identity, looked.deployed.identity)
         check_machine(cluster, looked)
         check_fit(cluster, looked)
@@ -292,12 +325,14 @@ class Deployment:
             self._settle(name)
         ended = RunState.INTERRUPTED
         try:
-            write_accesses(self._cluster)
-            before = self._before()
+            if all(Role.CONTROLLER not in self._roles(name) for name in self._faults):
+                write_accesses(self._cluster)
+            before, moving = self._before(), self._moving()
             self._at_once(self._with_steps(), self._prepare)
             self._start_controller(before)
-            self._start_agents(before)
-            self._look_back()
+            self._start_agents(before, moving)
+            self._await_well_again()
+            self.look_back()
             ended = RunState.PARTIAL if self._faults else RunState.DONE
         finally:
             journal.close(ended)
@@ -327,16 +362,29 @@ class Deployment:
         except RhinoError:
             return frozenset()
 
-    def _start_agents(self, before: frozenset[str]) -> None:
-        """Those that do not run all at once; those that do one wave after the other, each once all
-        is as well as `before`."""
+    def _moving(self) -> frozenset[str]:
+        """The workers that the controller that runs looks for elsewhere than it will."""
+        try:
+            known = self.health.addresses()
+        except RhinoError:
+            known = self._addresses
+        return frozenset(changed(self._cluster.inventory, known))
+
+    def _start_agents(self, before: frozenset[str], moving: frozenset[str]) -> None:
+        """Those that do not run all at once, and with them those that are `moving`: the controller
+        has lost them anyway until they are started. The others one wave after the other, each once
+        all is as well as `before`."""
         starting = [name for name in self._with_steps() if self._starts(name, Role.AGENT)]
         fault = self._controller_fault() if starting else None
         if fault is not None:
             for name in starting:
                 self._fail(name, _not_started(name, fault))
             return
-        again = [name for name in starting if self._starts(name, Role.AGENT, anew=True)]
+        again = [
+            name
+            for name in starting
+            if self._starts(name, Role.AGENT, anew=True) and name not in moving
+        ]
         done = [name for name in starting if name not in again]
         start = partial(self._start, role=Role.AGENT)
         self._at_once(done, start)
@@ -379,7 +427,20 @@ class Deployment:
             self._fail(name, not_restarted(name, why))
         return not why
 
-    def _look_back(self) -> None:
+    def look_back(self) -> None:
+        """See that what was left as it is does its part, too: a process that hangs still runs."""
+        same = [name for name in self._hosts if self._state(name) is HostState.UNCHANGED]
+        places = [self._cluster.places[name] for name in same]
+        silent = self.health.silent(places, self._means.look_back_s) if places else {}
+        for name, why in silent.items():
+            fault = DeadlineExceeded(
+                f"{name}: it is as the inventory says, but {why}",
+                remedy=f"see the log, `rhinoctl logs {name}`; a process that hangs is ended and"
+                f" started by `rhinoctl restart {name}`",
+            )
+            self._fail(name, fault)
+
+    def _await_well_again(self) -> None:
         """After an upgrade, wait until all is well again."""
         if self._rollout.strict and self._done and not self._faults:
             try:

@@ -15,7 +15,7 @@ from rhinoctl.errors import (
     NotRunning,
     RhinoError,
 )
-from rhinoctl.ops.deployed import Deployed, read_deployed
+from rhinoctl.ops.deployed import Deployed, bare_host, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.ops.steps import SETTLE_S, Health, read_status
@@ -343,9 +343,7 @@ def _process(host: Host, cluster: Deployed, role: Role) -> tuple[Process, Deploy
     identity = known.identity if known else f"{cluster.inventory.cluster}, not deployed from here"
     check_identity(host.name, top, identity, deployed.identity)
     if not deployed.identity or not deployed.current:
-        raise NotRunning(
-            f"{host.name}: nothing is deployed there", remedy="`rhinoctl deploy` begins with it"
-        )
+        raise bare_host(host.name)
     return process_of(cluster.inventory, place, role, ask_facts(host, (), ())), deployed
 
 

@@ -189,6 +189,31 @@ class Health:
         well = heard and not not_back(known)
         return None if well else "it has not reported to the controller", None
 
+    def silent(self, places: Sequence[Place], patience_s: float) -> dict[str, str]:
+        """What is said to run and does not do its part, why by host; what still is after so long.
+        If that is the controller, no agent is blamed that may be well."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            found = self._silent(places)
+            if not found or time.monotonic() > deadline or self._interrupted.wait(LOOK_S):
+                return found
+
+    def _silent(self, places: Sequence[Place]) -> dict[str, str]:
+        try:
+            workers = self._status(self._cluster).workers
+        except RhinoError as fault:
+            why = f"the controller does not answer from here: {fault.message}"
+            blamed = [place.host for place in places if place.controller is not None]
+            return dict.fromkeys(blamed or [place.host for place in places], why)
+        well = {each.id for each in workers} - {*not_back(workers)}
+        why = "its agent runs, and does not report to the controller"
+        ours = {each.host: each.worker.id for each in places if each.worker is not None}
+        return {host: why for host, worker in ours.items() if worker not in well}
+
+    def addresses(self) -> dict[str, str]:
+        """Where the controller looks for workers. Raises NotRunning and its like."""
+        return {worker.id: worker.address for worker in self._status(self._cluster).workers}
+
     def troubles(self) -> frozenset[str]:
         """What the controller says is not as it is to be: workers, instances, copies, operations
         under way. Raises NotRunning and its like."""

@@ -1,17 +1,27 @@
 """`rhinoctl undeploy`: nothing of ours is left on the hosts; state stays unless it is to go."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rhinoctl.config.deployment import Place, check_identity
+from rhinoctl.config.deployment import Role, check_identity
 from rhinoctl.config.runs import HostState
-from rhinoctl.errors import Exit, ForeignManifest, Refused, RhinoError
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    Exit,
+    ForeignManifest,
+    NotRunning,
+    Refused,
+    RhinoError,
+)
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import process_of
 from rhinoctl.ops.running import HostFault, OpenFleet, Tell, faults_of
-from rhinoctl.remote.deployed import ask_deployed, remove_deployed
+from rhinoctl.ops.steps import read_status
+from rhinoctl.ops.unused import check_unused
+from rhinoctl.protocol.views import StatusView
+from rhinoctl.remote.deployed import DeployedFacts, ask_deployed, remove_deployed
 from rhinoctl.remote.facts import ask_facts
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.ssh import Login
@@ -30,12 +40,14 @@ class UndeployRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeployedHost:
-    """A host of which everything is gone. `kept` are directories of state that are still there;
-    UNCHANGED: nothing was there."""
+    """A host of which everything is gone. `kept` are its directories of state that have some still,
+    `strange` those that the inventory names and that were never deployed, with something in them;
+    UNCHANGED: nothing had to be removed."""
 
     host: str
     state: HostState
     kept: tuple[str, ...]
+    strange: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +62,22 @@ class UndeployView:
 
 
 def undeploy(
-    request: UndeployRequest, login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+    request: UndeployRequest,
+    login: Login,
+    tell: Tell,
+    open_fleet: OpenFleet = fleet_of,
+    status: Callable[[Deployed], StatusView] = read_status,
 ) -> UndeployView:
     """End all processes and remove what was deployed, the controller first. What identifies the
     cluster stays here while there is state of it.
 
-    Raises NoInventory, InvalidInventory, UnknownHost, Busy, and Refused if another name was typed.
+    Raises NoInventory, InvalidInventory, UnknownHost, Busy, Refused if another name was typed, and
+    WorkerInUse for a worker that has something, if its controller stays and says so.
     """
     cluster = read_deployed(request.inventory)
     check_confirmed(cluster.inventory.cluster, request.confirmed)
     wanted = cluster.selected(request.hosts)
+    _check_unused(cluster, wanted, status)
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
 
         def on(host: Host) -> UndeployedHost:
@@ -73,9 +91,25 @@ def undeploy(
             worker = cluster.places[host.host].worker
             if worker is not None and cluster.home.members():
                 cluster.home.leave(worker.id)
-        if request.wipe_data and not request.hosts and not view.faults:
+        if request.wipe_data and not request.hosts and exit_of(view) is Exit.DONE:
             cluster.home.forget()
         return view
+
+
+def _check_unused(
+    cluster: Deployed, hosts: Iterable[str], status: Callable[[Deployed], StatusView]
+) -> None:
+    """Raise what `check_unused` does, unless the controller goes, too, or does not answer."""
+    taken = [cluster.places[name] for name in hosts]
+    if any(place.controller for place in taken) or cluster.home.read() is None:
+        return
+    try:
+        said = status(cluster)
+    except (NotRunning, DeadlineExceeded):
+        return
+    for place in taken:
+        if place.worker is not None:
+            check_unused(said, place.worker.id, lost=False)
 
 
 def check_confirmed(cluster: str, confirmed: str) -> None:
@@ -88,17 +122,29 @@ def check_confirmed(cluster: str, confirmed: str) -> None:
 
 
 def exit_of(view: UndeployView) -> Exit:
-    """Partial if something may be left anywhere."""
-    return Exit.PARTIAL if view.faults else Exit.DONE
+    """Partial if something may be left anywhere that was to go."""
+    stays = view.wiped and any(host.kept or host.strange for host in view.hosts)
+    return Exit.PARTIAL if view.faults or stays else Exit.DONE
 
 
 def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> UndeployedHost:
+    """Remove what is in the host's own record, whatever the inventory says now."""
     place, top = cluster.places[host.name], cluster.inventory.install_dir
     deployed = ask_deployed(host, top, place.state(), ())
-    if not deployed.installed and not (wipe and deployed.identity):
-        if deployed.made and not deployed.identity:  # by `check --apply`
-            remove_deployed(host, top, place.state(), wipe=False, root=place.sudo)
-        return _undeployed(place, HostState.UNCHANGED, deployed.directories, wipe=False)
+    own = deployed.own_state(place.state()) if deployed.identity else ()
+    strange = deployed.strange(place.state())
+    prepared = deployed.recorded and not deployed.identity and not deployed.installed
+    if not (deployed.installed or prepared or (wipe and deployed.identity)):
+        kept = tuple(path for path in own if path in deployed.holds)
+        return _undeployed(host, HostState.UNCHANGED, kept, strange)
+    if not prepared:  # by `check --apply`: then nothing runs, and nobody has to know the cluster
+        _check_ours(cluster, host, deployed)
+        _end(cluster, host, deployed, tell)
+    kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
+    return _undeployed(host, HostState.DONE, kept, strange)
+
+
+def _check_ours(cluster: Deployed, host: Host, deployed: DeployedFacts) -> None:
     known = cluster.home.read()
     if known is None:
         raise ForeignManifest(
@@ -107,21 +153,23 @@ def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> Undeplo
             remedy="type this where it was deployed; or remove it by hand:"
             " docs/operations/install.md",
         )
-    check_identity(host.name, top, known.identity, deployed.identity)
-    facts = ask_facts(host, (), ())
-    for role in place.roles:
-        process = process_of(cluster.inventory, place, role, facts)
-        tell(f"{host.name}: ending and removing the {role.value}")
-        process.remove(host)
-    remove_deployed(host, top, place.state(), wipe=wipe, root=place.sudo)
-    return _undeployed(place, HostState.DONE, deployed.directories, wipe=wipe)
+    check_identity(host.name, cluster.inventory.install_dir, known.identity, deployed.identity)
+
+
+def _end(cluster: Deployed, host: Host, deployed: DeployedFacts, tell: Tell) -> None:
+    """End and remove the processes, also one that the inventory has elsewhere by now."""
+    place, facts = cluster.places[host.name], ask_facts(host, (), ())
+    for role in Role:
+        if role in place.roles or role.value in deployed.started:
+            process = process_of(cluster.inventory, place, role, facts)
+            tell(f"{host.name}: ending and removing the {role.value}")
+            process.remove(host)
 
 
 def _undeployed(
-    place: Place, state: HostState, there: Mapping[str, object], *, wipe: bool
+    host: Host, state: HostState, kept: tuple[str, ...], strange: tuple[str, ...]
 ) -> UndeployedHost:
-    kept = () if wipe else tuple(path for path in place.state() if path in there)
-    return UndeployedHost(host=place.host, state=state, kept=kept)
+    return UndeployedHost(host=host.name, state=state, kept=kept, strange=strange)
 
 
 def _view(

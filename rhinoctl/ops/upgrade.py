@@ -15,8 +15,15 @@ from typing import Final
 
 from rhinoctl.config.deployment import Role, StartService, differs_besides, started_from
 from rhinoctl.config.runs import Journal, RunFile, check_latest, new_run
-from rhinoctl.errors import CannotUpgrade, Exit, NotRunning, RhinoError
-from rhinoctl.ops.deployed import Deployed, check_members, deployed_of, found_on, read_deployed
+from rhinoctl.errors import CannotUpgrade, Exit, RhinoError
+from rhinoctl.ops.deployed import (
+    Deployed,
+    bare_host,
+    check_members,
+    deployed_of,
+    found_on,
+    read_deployed,
+)
 from rhinoctl.ops.rollout import (
     REAL,
     Deployment,
@@ -265,10 +272,8 @@ def obstacle_of(name: str, seen: HostSeen) -> RhinoError | None:
     if seen.fault is not None or seen.looked is None or seen.plan is None:
         return seen.fault
     found = found_on(seen.looked)
-    if not found.identity or not found.current:
-        return NotRunning(
-            f"{name}: nothing is deployed there", remedy="`rhinoctl deploy` begins with it"
-        )
+    if seen.bare:
+        return bare_host(name)
     others = list(differs_besides(seen.plan, found))
     if others:
         return CannotUpgrade(

@@ -3,7 +3,7 @@ service. All can be repeated."""
 
 import importlib.resources
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +22,21 @@ STARTED: Final = "started"
 """The file beside a process's settings with the digest of what it was started with."""
 
 
+STRANGE: Final = (
+    "name an empty or a new directory, such as one below it; if it is state of this very cluster,"
+    " whose host was installed anew: docs/operations/install.md"
+)
+"""What to do about a directory for state that is somebody else's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedFacts:
     """What a host said. `installed`: there is more than what says whose state it has. `releases`
     are those that are whole, with what each speaks. `directories`
     and `files` have mode and owner, and mode and SHA-256, by path; `made` are directories that a
-    deployment made, `had` those of state that it found; `started` are digests by role."""
+    deployment made, `had` those that it found, `state` those of state, by the record; `holds` are
+    some that are not empty, `disks` those that an agent of the cluster has marked; `started` are
+    digests by role."""
 
     user: str
     identity: str
@@ -36,9 +45,28 @@ class DeployedFacts:
     releases: Mapping[str, Spoken]
     made: frozenset[str]
     had: frozenset[str]
+    state: frozenset[str]
+    holds: frozenset[str]
+    disks: frozenset[str]
     started: Mapping[str, str]
     directories: Mapping[str, tuple[int, str]]
     files: Mapping[str, tuple[int, str]]
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a record of directories."""
+        return bool(self.made | self.had | self.state)
+
+    def own_state(self, named: Iterable[str]) -> tuple[str, ...]:
+        """The directories of state that are this installation's, whatever an inventory says now. A
+        record that does not mark them has those of it that are `named`, too."""
+        return tuple(sorted(self.state or (self.made | self.had) & {*named}))
+
+    def strange(self, named: Iterable[str]) -> tuple[str, ...]:
+        """Those of the `named` directories for state that hold something that is not of this
+        installation; to one that was only prepared, nothing belongs yet."""
+        own = {*self.own_state(named), *self.disks} if self.identity else set()
+        return tuple(path for path in named if path in self.holds and path not in own)
 
 
 def ask_deployed(
@@ -77,6 +105,9 @@ def ask_deployed(
         },
         made=frozenset(path for kind, path in made if kind == "new"),
         had=frozenset(path for kind, path in made if kind == "had"),
+        state=frozenset(path for kind, path in made if kind == "state"),
+        holds=frozenset(said.get("holds", ())),
+        disks=frozenset(said.get("disk", ())),
         started={
             key.removeprefix("started."): values[0]
             for key, values in said.items()
@@ -125,17 +156,17 @@ def make_directories(
     if done.exit_code == SOMEBODY_S:
         raise HostUnfit(
             f"{host.name}: {done.stderr.decode('utf-8', 'replace').strip()}",
-            remedy=f"name an empty or a new directory, such as one below it; or, if all in it may"
-            f" be {user}'s, give it to {user} by hand (`chown`)",
+            remedy=STRANGE,
         )
     succeeded(host, command, done)
 
 
 def remove_deployed(
     host: Host, install_dir: str, state: Sequence[str], *, wipe: bool, root: bool
-) -> None:
-    """Remove the installation, and what is in the directories of state if they are to be wiped."""
-    checked(
+) -> tuple[str, ...]:
+    """Remove the installation, and what is in its directories of state if they are to be wiped;
+    those of them that still have any."""
+    done = checked(
         host,
         Command(
             argv=("sh", "-s", install_dir, "yes" if wipe else "no", *state),
@@ -146,6 +177,8 @@ def remove_deployed(
             root=root,
         ),
     )
+    kept = (line.partition(" ") for line in done.text.splitlines())
+    return tuple(path for word, _, path in kept if word == "kept")
 
 
 def _script(name: str) -> bytes:

@@ -27,7 +27,8 @@ class Room:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryFacts:
     """A directory, or the nearest that exists above it (`there`); what was tried was tried there.
-    `space` is in bytes. None: not known, or could not be tried."""
+    `is_file`: it, or what is to be above it, is something else, such as a link to nothing. `space`
+    is in bytes. None: not known, or could not be tried."""
 
     path: str
     there: str

@@ -102,6 +102,11 @@ def succeeded(host: Host, command: Command, done: Done) -> Done:
 _WRITE = 'umask 077 && cat >"$1.new" && chmod "$2" "$1.new" && sync "$1.new" && mv -f "$1.new" "$1"'
 
 
+def read_file(host: Host, path: PurePosixPath) -> bytes:
+    """What is in a file. Raises what `checked` does."""
+    return checked(host, Command(argv=("cat", "--", str(path)), what=f"read {path}")).stdout
+
+
 def write_file(host: Host, path: PurePosixPath, content: bytes, mode: int, *, root: bool) -> None:
     """Write a file whole, or not at all; it is durable under its name afterwards. Raises
     CommandFailed and what `Host.run` does."""

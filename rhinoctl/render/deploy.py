@@ -94,10 +94,19 @@ def undeploy_table(view: UndeployView) -> RenderableType:
     """What is gone, and what is still there."""
     table = columns("HOST", "STATE", "STATE OF JOBS")
     for host in view.hosts:
-        gone = "removed" if host.state is HostState.DONE else "nothing was there"
+        gone = "removed" if host.state is HostState.DONE else "nothing to remove"
         table.add_row(host.host, Text(gone, "green"), " ".join(host.kept) or "-")
     title = Text(f"{view.file}: cluster {view.cluster}")
-    return spaced([title, table if table.row_count else None, faults_table(view.faults)])
+    parts = [title, table if table.row_count else None, _strange(view), faults_table(view.faults)]
+    return spaced(parts)
+
+
+def _strange(view: UndeployView) -> RenderableType | None:
+    """What the inventory names and the hosts' records do not."""
+    lines = [f"{host.host}: {' '.join(host.strange)}" for host in view.hosts if host.strange]
+    if not lines:
+        return None
+    return Text("\n".join(["was left alone, for it was never deployed:", *lines]), "yellow")
 
 
 class DeployProgress(WaitProgress):

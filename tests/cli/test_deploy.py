@@ -359,5 +359,5 @@ def test_what_is_kept_after_an_undeploy_is_said(capsys: Any) -> None:
     )
     text = text_of(undeploy_table(view), capsys)
     assert "w1    removed            /data1/rhino" in text
-    assert "w2    nothing was there  -" in text
+    assert "w2    nothing to remove  -" in text
     assert "host-unreachable" in text

@@ -54,6 +54,7 @@ class FakeHost:
     files: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     directories: dict[str, int] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)
+    holds: set[str] = field(default_factory=set)
     releases: list[str] = field(default_factory=list)
     current: str = ""
     spoken: dict[str, Spoken] = field(default_factory=dict)
@@ -121,6 +122,7 @@ class FakeHost:
             said = self.spoken[each].text() if each in self.spoken else ""
             lines += [f"release\t{each}", *(f"release.{each}\t{s}" for s in said.splitlines())]
         lines += [f"made\t{each}" for each in self.made]
+        lines += [f"holds\t{each}" for each in sorted(self.holds)]
         for role in ("controller", "agent"):
             if f"{top}/{role}/started" in self.files:
                 started = self.files[f"{top}/{role}/started"][1].decode().strip()
@@ -138,10 +140,12 @@ class FakeHost:
         if rest != "directories":
             return  # of a service's definition
         arguments = command.argv[4:]
-        for path, mode, _ in zip(arguments[::3], arguments[1::3], arguments[2::3], strict=True):
+        for path, mode, state in zip(arguments[::3], arguments[1::3], arguments[2::3], strict=True):
             kind = "had" if path in self.directories else "new"
             self.directories[path] = int(mode, 8)
             self.made.append(f"{kind} {path}")
+            if state == "yes":
+                self.made.append(f"state {path}")
 
     def _let(self, rest: str, command: Command) -> None:
         self.facts |= {"user_manager": "yes", "linger": "yes"}
@@ -160,19 +164,22 @@ class FakeHost:
         return self.files.get(rest, (0, b""))[1]
 
     def _remove(self, rest: str, command: Command) -> str:
-        if rest == "what was deployed":
-            top, wipe, *state = command.argv[2:]
-            self.releases, self.current = [], ""
-            if wipe == "yes":
-                self.files, self.directories, self.made = {}, {}, []
-            else:  # there is always some state in these
-                stays = {top, *state}
-                self.files = {p: f for p, f in self.files.items() if p == f"{top}/cluster"}
-                self.directories = {p: m for p, m in self.directories.items() if p in stays}
-        return ""
+        if rest != "what was deployed":
+            return ""
+        top, wipe, *state = command.argv[2:]
+        self.releases, self.current = [], ""
+        if wipe == "yes":
+            self.holds -= {*state}
+        kept = self.holds & {*state}
+        stays = {top, *kept, *self.holds} if kept else self.holds
+        self.files = {p: f for p, f in self.files.items() if kept and p == f"{top}/cluster"}
+        self.directories = {p: m for p, m in self.directories.items() if p in stays}
+        self.made = [each for each in self.made if kept and each.split(" ")[1] in stays]
+        return "".join(f"kept {path}\n" for path in sorted(kept))
 
     def _start(self, name: str, command: Command) -> bytes:
         self.running.setdefault(name, len(self.commands))
+        self.holds |= {each.removeprefix("state ") for each in self.made if each[:6] == "state "}
         return codec.dumps(ServiceState(running=True, kept=True, pid=self.running[name]))
 
     def _logs(self, name: str, command: Command) -> bytes:

@@ -347,6 +347,48 @@ def test_a_host_that_is_away_and_settings_that_change(cluster: Cluster) -> None:
     assert (code, set(states(view).values())) == (Exit.DONE, {"done"})
 
 
+def test_a_port_that_changes_and_a_line_that_is_wrong_take_no_worker_away(cluster: Cluster) -> None:
+    code, view = cluster.run("deploy")
+    assert code is Exit.DONE, view
+    cluster.hosts.write_inventory("ports: {agent: 7600}\n")
+    code, view = cluster.run("deploy", "--yes")
+    assert (code, set(states(view).values())) == (Exit.DONE, {"done"})
+    await_health("clicks", 3)
+    right = cluster.hosts.inventory.read_text()
+    w2, w3 = (cluster.hosts.hosts[name].address for name in ("w2", "w3"))
+    wrong = right.replace(f"{w2},", "?").replace(f"{w3},", f"{w2},").replace("?", f"{w3},")
+    cluster.hosts.inventory.write_text(wrong)
+    code, view = cluster.run("deploy", "--yes")
+    assert (code, states(view)["w2"], states(view)["w3"]) == (Exit.PARTIAL, "failed", "failed")
+    await_health("clicks", 3)
+    cluster.hosts.inventory.write_text(right)
+    code, view = cluster.run("deploy")
+    assert (code, set(states(view).values())) == (Exit.DONE, {"unchanged"})
+    (pid,) = cluster.running("w2", AGENT)
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: cluster.run("deploy")[0] is Exit.PARTIAL)
+    os.kill(pid, signal.SIGCONT)
+    await_health("clicks", 3)
+
+
+def test_a_directory_that_was_never_deployed_is_not_wiped(cluster: Cluster) -> None:
+    before = cluster.files()
+    assert cluster.run("check", "--apply", "--yes")[0] is Exit.DONE
+    code, view = cluster.run("undeploy", "--confirm", "clicks")
+    assert (code, {host["state"] for host in view["hosts"]}) == (Exit.DONE, {"done"})
+    assert cluster.files() == before
+    assert cluster.run("deploy")[0] is Exit.DONE
+    dear = cluster.hosts.hosts["w1"].directory / "varlib/dear/file"
+    dear.parent.mkdir()
+    dear.touch()
+    cluster.hosts.write_inventory(worker="disks: [/var/lib/dear]")
+    code, view = cluster.run("deploy", "--limit", "w1")
+    assert (code, states(view)) == (Exit.PARTIAL, {"w1": "failed"})
+    code, view = cluster.run("undeploy", "--confirm", "clicks", "--wipe-data")
+    assert (code, view["hosts"][1]["strange"]) == (Exit.PARTIAL, ["/var/lib/dear"])
+    assert cluster.files() == before | {"w1/varlib/dear", "w1/varlib/dear/file"}
+
+
 def test_a_link_that_is_slow_is_named_by_check(cluster: Cluster) -> None:
     def network() -> dict[str, str]:
         _, view = cluster.run("check")

@@ -85,6 +85,7 @@ def converged(wanted: HostTarget) -> Found:
         current=wanted.environment,
         environments=frozenset({wanted.environment}),
         known=frozenset(each.path for each in wanted.directories),
+        state=frozenset(each.path for each in wanted.directories if each.state),
         directories={
             d.path: DirectoryFound(owner="spark", mode=d.mode) for d in wanted.directories
         },
@@ -155,7 +156,7 @@ DIFFERENCES: dict[str, tuple[Callable[[Found], Found], list[type[Step]], bool]] 
         False,
     ),
     "a disk that was not known": (
-        lambda f: replace(f, known=f.known - {"/d2"}),
+        lambda f: replace(f, state=f.state - {"/d2"}),
         [MakeDirectories],
         False,
     ),

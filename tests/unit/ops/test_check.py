@@ -167,7 +167,10 @@ def test_directories_are_made_as_a_deployment_makes_them_and_twice_is_once(world
     assert len(world.plans) == 1
     w1 = world.hosts["w1"]
     assert w1.directories == {"/opt/rhinoctl": 0o755, "/var/lib/rhinoctl/worker": 0o700}
-    assert w1.made == ["new /opt/rhinoctl", "new /var/lib/rhinoctl/worker"]
+    assert w1.made == [
+        "new /opt/rhinoctl",
+        *(f"{kind} /var/lib/rhinoctl/worker" for kind in ("new", "state")),
+    ]
     seen = {each.check: each.seen for each in view.findings if each.host == "w1"}
     assert "not there yet" not in seen["directory /var/lib/rhinoctl/worker"]
     again = world.apply()

@@ -36,7 +36,7 @@ from rhinoctl.ops.deploy import (
 )
 from rhinoctl.ops.deployed import Deployed, clusters_directory, read_deployed
 from rhinoctl.protocol import codec
-from rhinoctl.protocol.views import GroupsView, Health, StatusView, WorkerView
+from rhinoctl.protocol.views import GroupsView, Health, JobView, StatusView, WorkerView
 from rhinoctl.remote.environment import Environment
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.packages import Platform
@@ -90,6 +90,7 @@ class World:
         self.release = "1-a"
         self.missing: RhinoError | None = None
         self.sick: set[str] = set()
+        self.jobs: tuple[JobView, ...] = ()
 
     def means(self) -> Means:
         return Means(
@@ -133,7 +134,12 @@ class World:
             if name != "controller"
         )
         return StatusView(
-            cluster="", health=Health.OK, workers=workers, jobs=(), operations=(), findings=()
+            cluster="",
+            health=Health.OK,
+            workers=workers,
+            jobs=self.jobs,
+            operations=(),
+            findings=(),
         )
 
     def _groups(self, cluster: Deployed) -> tuple[GroupsView, ...]:
@@ -465,17 +471,6 @@ def test_an_older_version_is_not_put_over_a_newer_one(
         assert "1.10" in view.hosts[0].reason
 
 
-def test_new_keys_are_a_deployment_that_restarts_everything_once(world: World) -> None:
-    world.deploy()
-    key = world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"]
-    request = DeployRequest(inventory=world.inventory, renew=True)
-    view = deploy(request, Login(), world.heard, world.plans.append, world.means())
-    assert exit_of(view) is Exit.DONE
-    assert all(host.restarts for host in view.hosts)
-    assert world.hosts["w1"].files["/opt/rhinoctl/agent/tls.key"] != key
-    assert exit_of(world.deploy(dry_run=True)) is Exit.DONE
-
-
 def test_ctrl_c_leaves_an_account_and_going_on_finishes(world: World) -> None:
     def before(command: Command) -> None:
         if command.what.startswith("install"):
@@ -507,6 +502,25 @@ def test_a_worker_on_another_machine_than_its_state_is_refused(world: World) -> 
     assert (failed.host, failed.code) == ("w1", "host-unfit")
     assert "another machine" in failed.reason
     assert not world.hosts["w1"].changed
+
+
+def test_a_further_directory_with_something_in_it_is_refused_before_anything_is_changed(
+    world: World,
+) -> None:
+    world.deploy()
+    world.forget_commands()
+    disks = "disks: [/var/lib/rhinoctl/worker, /data/dear]"
+    world.inventory.write_text(INVENTORY.replace("host: w1", f"host: w1, {disks}"))
+    world.hosts["w1"].directories["/data/dear"] = 0o755
+    world.hosts["w1"].holds.add("/data/dear")
+    view = world.deploy()
+    (w1,) = view.of(HostState.FAILED)
+    assert (w1.host, w1.code) == ("w1", "host-unfit")
+    assert "/data/dear" in w1.reason
+    assert not world.hosts["w1"].changed
+    world.hosts["w1"].holds.remove("/data/dear")
+    assert states(world.deploy())["w1"] is HostState.DONE
+    assert "state /data/dear" in world.hosts["w1"].made
 
 
 def test_two_at_once(world: World) -> None:

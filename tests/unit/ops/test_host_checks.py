@@ -85,7 +85,7 @@ def test_one_thing_that_is_wrong_is_one_finding_with_a_remedy(name: str) -> None
 
 
 DIRECTORY: dict[str, tuple[dict[str, Any], Verdict, str]] = {
-    "a file": ({"is_file": True}, FAIL, "is a file"),
+    "a file": ({"is_file": True}, FAIL, "a file"),
     "read-only": ({"writable": False, "sync_s": None}, FAIL, "cannot be written"),
     "nearly full": ({"space": Room(whole=GB, free=GB - 1)}, FAIL, "free of"),
     "rather full": ({"space": Room(whole=9 * GB, free=8 * GB)}, WARN, "free of"),
@@ -119,6 +119,13 @@ def test_a_directory_that_is_not_there_is_no_fault_unless_it_was_there() -> None
     assert (found.verdict, found.check) == (FAIL, "directory /d1")
     assert "is gone" in found.seen
     assert "mount its disk" in found.remedy
+
+
+def test_a_directory_for_state_with_something_strange_in_it_fails() -> None:
+    facts = host(directories=tuple(map(directory, ("/opt/rhinoctl", "/d1", "/d2"))))
+    (found,) = poor(facts, ours=Ours(strange=frozenset({"/d2"})))
+    assert (found.verdict, found.check) == (FAIL, "directory /d2")
+    assert "empty" in found.remedy
 
 
 def test_nothing_is_executed_in_a_temporary_directory_but_spark_s_libraries() -> None:

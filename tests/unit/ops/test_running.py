@@ -6,13 +6,23 @@ from pathlib import Path
 import pytest
 
 from rhinoctl.config.clusters import ClusterHome
-from rhinoctl.errors import CommandFailed, Exit, HostUnreachable, NotRunning, Refused, UnknownHost
+from rhinoctl.config.runs import HostState
+from rhinoctl.errors import (
+    CommandFailed,
+    Exit,
+    HostUnreachable,
+    NotRunning,
+    Refused,
+    UnknownHost,
+    WorkerInUse,
+)
 from rhinoctl.ops import running
 from rhinoctl.ops.deployed import clusters_directory, read_deployed
-from rhinoctl.ops.undeploy import UndeployRequest, undeploy
+from rhinoctl.ops.undeploy import UndeployRequest, UndeployView, undeploy
 from rhinoctl.ops.undeploy import exit_of as exit_of_undeploy
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.ssh import Login
+from tests.fakes import controller as canned
 from tests.fakes.deploy_host import fleet_of_fakes
 from tests.unit.ops.test_deploy import INVENTORY, World, failing
 
@@ -47,12 +57,12 @@ def started(world: World, *names: str) -> running.HostsView:
     return running.start(world.inventory, names, Login(), ignore, open_fleet, world._status)
 
 
-def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) -> object:
+def removed(world: World, confirmed: str, *hosts: str, wipe_data: bool = False) -> UndeployView:
     request = UndeployRequest(
         inventory=world.inventory, confirmed=confirmed, hosts=hosts, wipe_data=wipe_data
     )
     open_fleet = lambda inventory, login: fleet_of_fakes(world.hosts)  # noqa: E731
-    return undeploy(request, Login(), ignore, open_fleet)
+    return undeploy(request, Login(), ignore, open_fleet, world.means().status)
 
 
 def test_every_process_is_listed_with_its_release(world: World) -> None:
@@ -219,7 +229,7 @@ def test_undeploy_asks_for_the_right_name(world: World) -> None:
 @pytest.mark.parametrize("wipe_data", [False, True])
 def test_undeploy_leaves_nothing_but_state_that_is_to_stay(world: World, wipe_data: bool) -> None:
     view = removed(world, "clicks", wipe_data=wipe_data)
-    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.DONE
     for host in world.hosts.values():
         assert not host.running
         assert set(host.files) == (set() if wipe_data else {"/opt/rhinoctl/cluster"})
@@ -234,7 +244,7 @@ def test_undeploy_leaves_nothing_but_state_that_is_to_stay(world: World, wipe_da
 def test_state_that_was_kept_can_be_wiped_later(world: World) -> None:
     removed(world, "clicks")
     view = removed(world, "clicks", wipe_data=True)
-    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.DONE
     assert not any(host.directories or host.files for host in world.hosts.values())
     assert ClusterHome(clusters_directory() / "clicks", "clicks").read() is None
 
@@ -244,9 +254,29 @@ def test_what_check_has_prepared_goes_though_nothing_was_deployed(world: World) 
     world.forget_commands()
     world.hosts["w1"].made = ["new /opt/rhinoctl", "new /var/lib/rhinoctl"]
     view = removed(world, "clicks")
-    assert exit_of_undeploy(view) is Exit.DONE  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.DONE
+    assert {host.host: host.state for host in view.hosts} == {
+        "controller": HostState.UNCHANGED,
+        "w1": HostState.DONE,
+        "w2": HostState.UNCHANGED,
+    }
     changed = {name for name, host in world.hosts.items() if host.asked("remove what was")}
     assert changed == {"w1"}
+
+
+def test_what_was_deployed_is_wiped_and_not_what_the_inventory_names_now(world: World) -> None:
+    world.hosts["w1"].directories["/var/lib/dear"] = 0o755
+    world.hosts["w1"].holds.add("/var/lib/dear")
+    world.inventory.write_text(INVENTORY.replace("host: w1", "host: w1, disks: [/var/lib/dear]"))
+    view = removed(world, "clicks", wipe_data=True)
+    assert world.hosts["w1"].holds == {"/var/lib/dear"}
+    assert [host.strange for host in view.hosts] == [(), ("/var/lib/dear",), ()]
+    assert exit_of_undeploy(view) is Exit.PARTIAL
+    home = ClusterHome(clusters_directory() / "clicks", "clicks")
+    assert home.read() is not None
+    world.inventory.write_text(INVENTORY)
+    view = removed(world, "clicks", wipe_data=True)
+    assert (exit_of_undeploy(view), home.read()) == (Exit.DONE, None)
 
 
 def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:
@@ -258,10 +288,32 @@ def test_undeploy_of_one_host_lets_the_worker_go(world: World) -> None:
     assert [host.restarts for host in view.hosts] == [True, False]
 
 
+@pytest.mark.parametrize("wipe_data", [False, True])
+def test_a_worker_that_has_something_is_not_taken_off(world: World, wipe_data: bool) -> None:
+    has = canned.job(instances=(canned.instance(0, "w2", range(2)),))
+    world.jobs = (has,)
+    with pytest.raises(WorkerInUse, match="worker w2 still has") as fault:
+        removed(world, "clicks", "w1", "w2", wipe_data=wipe_data)
+    assert "drain w2" in fault.value.remedy
+    assert not any(host.changed for host in world.hosts.values())
+    assert exit_of_undeploy(removed(world, "clicks", "w1", wipe_data=wipe_data)) is Exit.DONE
+
+
+@pytest.mark.parametrize("hosts", [(), ("controller", "w2"), ("w2",)])
+def test_who_takes_the_controller_off_or_has_none_is_not_asked_to_wait(
+    world: World, hosts: tuple[str, ...]
+) -> None:
+    world.jobs = (canned.job(instances=(canned.instance(0, "w2", range(2)),)),)
+    if hosts == ("w2",):
+        world.hosts["controller"].running.clear()
+    assert exit_of_undeploy(removed(world, "clicks", *hosts)) is Exit.DONE
+    assert not world.hosts["w2"].running
+
+
 def test_a_host_that_is_away_keeps_what_identifies_the_cluster(world: World) -> None:
     world.hosts["w1"].before = failing("", AWAY)
     view = removed(world, "clicks", wipe_data=True)
-    assert exit_of_undeploy(view) is Exit.PARTIAL  # type: ignore[arg-type]
+    assert exit_of_undeploy(view) is Exit.PARTIAL
     home = ClusterHome(clusters_directory() / "clicks", "clicks")
     assert home.read() is not None
     assert set(home.members()) == {"w1"}
@@ -270,6 +322,6 @@ def test_a_host_that_is_away_keeps_what_identifies_the_cluster(world: World) -> 
 def test_a_host_of_another_cluster_is_left_alone(world: World) -> None:
     world.hosts["w1"].files["/opt/rhinoctl/cluster"] = (0o600, b"clicks-99\n")
     view = removed(world, "clicks")
-    assert [fault.code for fault in view.faults] == ["foreign-manifest"]  # type: ignore[attr-defined]
+    assert [fault.code for fault in view.faults] == ["foreign-manifest"]
     assert world.hosts["w1"].running
     assert not world.hosts["w1"].changed

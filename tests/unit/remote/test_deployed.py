@@ -7,6 +7,7 @@ import pytest
 
 from rhinoctl import errors
 from rhinoctl.remote.deployed import ask_deployed, make_directories, remove_deployed
+from rhinoctl.state.manifests import encode_checked
 from tests.fakes.local_host import LocalHost
 
 ROOT, OTHER, THIRD = 0, 1, 2
@@ -56,7 +57,7 @@ def test_one_that_somebody_else_has_something_in_is_left_alone(tmp_path: Path) -
     disk.mkdir(mode=0o750)
     (disk / "theirs").mkdir()
     os.chown(disk / "theirs", THIRD, THIRD)
-    with pytest.raises(errors.HostUnfit, match="data belongs to root, and there is something in"):
+    with pytest.raises(errors.HostUnfit, match="there is something in"):
         make(tmp_path, disk)
     assert owners(disk, disk / "theirs") == [ROOT, THIRD]
     assert disk.stat().st_mode & 0o777 == 0o750
@@ -76,7 +77,7 @@ def test_the_top_of_a_file_system_is_taken_though_lost_files_have_a_place_there(
 def test_state_goes_with_the_cluster_to_another_account(tmp_path: Path) -> None:
     disk = tmp_path / "data"
     disk.mkdir()
-    make(tmp_path, disk)
+    deploy(tmp_path, disk)
     (disk / "state").touch()
     os.chown(disk / "state", OTHER, OTHER)
     make(tmp_path, disk, user="bin")
@@ -99,22 +100,85 @@ def test_state_that_is_kept_is_still_known_as_ours_and_can_be_wiped_later(tmp_pa
     assert left(tmp_path) == set()
 
 
-def test_what_a_directory_held_before_outlives_the_cluster(tmp_path: Path) -> None:
+def test_lost_files_outlive_the_cluster(tmp_path: Path) -> None:
     disk = tmp_path / "data"
     (disk / "lost+found").mkdir(parents=True)
-    os.chown(disk, OTHER, OTHER)
-    (disk / "theirs & more").write_text("dear")
-    (disk / ".dear").mkdir()
     deploy(tmp_path, disk)
     deployed = left(tmp_path)
     remove(tmp_path, disk, wipe=True)
-    dear = {"data", "data/lost+found", "data/theirs & more", "data/.dear"}
-    assert left(tmp_path) == dear
+    assert left(tmp_path) == {"data", "data/lost+found"}
     deploy(tmp_path, disk)
     remove(tmp_path, disk, wipe=False)
     assert left(tmp_path) == deployed - {"opt/agent"}
     remove(tmp_path, disk, wipe=True)
-    assert left(tmp_path) == dear
+    assert left(tmp_path) == {"data", "data/lost+found"}
+
+
+@pytest.mark.parametrize("name", ["file", ".hidden", "jobs"])
+def test_one_with_something_in_it_is_no_directory_for_state(tmp_path: Path, name: str) -> None:
+    disk = tmp_path / "data"
+    disk.mkdir(mode=0o750)
+    os.chown(disk, OTHER, OTHER)
+    (disk / name).touch()
+    with pytest.raises(errors.HostUnfit, match="data, and this cluster had no state there"):
+        make(tmp_path, disk)
+    assert "data" not in (tmp_path / "opt" / "made").read_text()
+    facts = ask_deployed(LocalHost(), str(tmp_path / "opt"), [str(disk)], [])
+    assert facts.strange([str(disk)]) == (str(disk),)
+
+
+def test_what_was_prepared_here_and_taken_by_another_cluster_is_that_one_s(tmp_path: Path) -> None:
+    disk = tmp_path / "data"
+    make(tmp_path, disk)
+    (disk / "theirs").touch()
+    with pytest.raises(errors.HostUnfit):
+        make(tmp_path, disk)
+    remove(tmp_path, wipe=False)
+    assert left(tmp_path) == {"data", "data/theirs"}
+
+
+def test_a_disk_that_an_agent_was_given_is_one_and_can_be_wiped(tmp_path: Path) -> None:
+    disk, more, other = tmp_path / "data", tmp_path / "more", tmp_path / "other"
+    deploy(tmp_path, disk)
+    for path, cluster in ((more, "clicks-1"), (other, "clicks-2")):
+        path.mkdir()
+        body = {"cluster": cluster, "mark": "w1-d2-1", "worker": "w1"}
+        (path / "disk.json").write_bytes(encode_checked(body))
+    named = [str(more), str(other)]
+    facts = ask_deployed(LocalHost(), str(tmp_path / "opt"), named, [])
+    assert facts.strange(named) == (str(other),)
+    make(tmp_path, more)
+    with pytest.raises(errors.HostUnfit):
+        make(tmp_path, other)
+    remove(tmp_path, disk, more, wipe=True)
+    assert left(tmp_path) == {"more", "other", "other/disk.json"}
+
+
+def test_what_the_record_does_not_have_is_not_touched(tmp_path: Path) -> None:
+    disk, other = tmp_path / "data", tmp_path / "other"
+    deploy(tmp_path, disk)
+    other.mkdir()
+    (other / "dear").touch()
+    remove(tmp_path, other, wipe=True)
+    assert {"other/dear", "data/jobs/1"} <= left(tmp_path)
+
+
+def test_which_directories_are_of_state_is_said_by_the_record_whatever_is_named(
+    tmp_path: Path,
+) -> None:
+    disk = tmp_path / "data" / "rhino"
+    deploy(tmp_path, disk)
+    facts = ask_deployed(LocalHost(), str(tmp_path / "opt"), [], [])
+    above = str(tmp_path / "data")
+    assert above in facts.made
+    assert facts.own_state([above]) == (str(disk),)
+    assert {str(disk)} <= facts.holds
+    record = tmp_path / "opt" / "made"
+    record.write_text("".join(f"{x}\n" for x in record.read_text().split("\n") if "state" not in x))
+    facts = ask_deployed(LocalHost(), str(tmp_path / "opt"), [], [])
+    assert facts.own_state([str(disk), "/elsewhere"]) == (str(disk),), "a record without marks"
+    make(tmp_path, disk)
+    assert f"state {disk}\n" in record.read_text()
 
 
 def test_what_was_only_prepared_goes_without_a_trace(tmp_path: Path) -> None:
