@@ -1,8 +1,9 @@
 # Removes what a deployment has put on a host; nothing runs any more. Arguments: the installation,
 # yes to remove state, too, and the directories of state: those that are not in the installation's
 # record are not its own, and are not touched. Run by root where the inventory says so. Says which
-# ones still have state. What was there before stays, and so does what is not empty and not ours. As long as there is state,
-# the installation keeps two files: whose it is (cluster), and which directories are ours (made).
+# ones still have state. What was there before stays, and so does what is not empty and not ours.
+# As long as there is state, the installation keeps two files: whose it is (cluster), and which
+# directories are ours (made).
 set -e
 top=$1
 wipe=$2

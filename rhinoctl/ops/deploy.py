@@ -22,10 +22,10 @@ from rhinoctl.ops.deployed import (
 )
 from rhinoctl.ops.rollout import REAL as REAL
 from rhinoctl.ops.rollout import Deployment
-from rhinoctl.ops.rollout import DeployView as DeployView
-from rhinoctl.ops.rollout import HostView as HostView
 from rhinoctl.ops.rollout import Means as Means
-from rhinoctl.ops.rollout import Progress as Progress
+from rhinoctl.ops.rollout_views import DeployView as DeployView
+from rhinoctl.ops.rollout_views import HostView as HostView
+from rhinoctl.ops.rollout_views import Progress as Progress
 from rhinoctl.ops.running import check_deployed
 from rhinoctl.remote.ssh import Login
 

@@ -6,7 +6,8 @@ from rhinoctl.config.runs import find_run
 from rhinoctl.ops import upgrade
 from rhinoctl.ops.deploy import resume
 from rhinoctl.ops.deployed import clusters_directory
-from rhinoctl.ops.rollout import REAL, DeployView, Means, Progress
+from rhinoctl.ops.rollout import REAL, Means
+from rhinoctl.ops.rollout_views import DeployView, Progress
 from rhinoctl.remote.ssh import Login
 
 

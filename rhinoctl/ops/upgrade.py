@@ -27,14 +27,13 @@ from rhinoctl.ops.deployed import (
 from rhinoctl.ops.rollout import (
     REAL,
     Deployment,
-    DeployView,
     HostSeen,
     Means,
-    Progress,
     Rollout,
     Waves,
     one_by_one,
 )
+from rhinoctl.ops.rollout_views import DeployView, Progress
 from rhinoctl.ops.running import check_deployed
 from rhinoctl.remote.spoken import Spoken, spoken_by
 from rhinoctl.remote.ssh import Login
