@@ -345,6 +345,23 @@ def check_machine(cluster: Deployed, looked: Looked) -> None:
         )
 
 
+def check_at_home(cluster: Deployed, place: Place, machine: str) -> None:
+    """Raise HostUnfit if what is to be done to a worker would be done to another machine of the
+    cluster than the one that it was deployed on."""
+    if place.worker is None or not machine:
+        return
+    members = cluster.home.members()
+    member = members.get(place.worker.id)
+    if member is None or member.machine == machine:
+        return
+    others = [name for name, each in members.items() if each.machine == machine]
+    whose = f"worker {others[0]}" if others else "somebody else of the cluster"
+    raise HostUnfit(
+        f"{place.host}: it is the machine of {whose}: {place.host} was deployed on {member.host}",
+        remedy=f"put its line in the inventory right: {place.host} is on {member.host}",
+    )
+
+
 def check_release(looked: Looked, ours: Spoken, *, back: bool = False) -> None:
     """Raise HostUnfit where ours may not take the place of the release that is there: we may not
     read what that has written, or not be understood by what runs elsewhere."""

@@ -339,6 +339,7 @@ class Deployment:
         self._at_once(done, start)
         if not self._rollout.strict:
             before |= {unwell(name) for name in self._faults}
+            again.sort(key=lambda name: unwell(name) not in before)  # who is away anyway is first
         waves = self._rollout.waves(again)
         for number, wave in enumerate(waves):
             left = [name for later in waves[number:] for name in later]

@@ -15,7 +15,7 @@ from rhinoctl.errors import (
     NotRunning,
     RhinoError,
 )
-from rhinoctl.ops.deployed import Deployed, bare_host, read_deployed
+from rhinoctl.ops.deployed import Deployed, bare_host, check_at_home, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.ops.steps import SETTLE_S, Health, read_status
@@ -344,7 +344,9 @@ def _process(host: Host, cluster: Deployed, role: Role) -> tuple[Process, Deploy
     check_identity(host.name, top, identity, deployed.identity)
     if not deployed.identity or not deployed.current:
         raise bare_host(host.name)
-    return process_of(cluster.inventory, place, role, ask_facts(host, (), ())), deployed
+    facts = ask_facts(host, (), ())
+    check_at_home(cluster, place, facts.machine_id)
+    return process_of(cluster.inventory, place, role, facts), deployed
 
 
 AWAY: Final = (HostUnreachable, JumpFailed, HostLost)

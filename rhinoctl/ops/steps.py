@@ -156,8 +156,9 @@ class Health:
             if waited_s > self._health_s:
                 raise DeadlineExceeded(
                     f"{host.name}: the {role.value} runs, but {why}",
-                    remedy=f"see its log, `rhinoctl logs {host.name}`, and that the ports of the"
-                    " inventory are open: docs/operations/security.md",
+                    remedy=f"if it hangs, `rhinoctl restart {host.name}`; else see its log,"
+                    f" `rhinoctl logs {host.name}`, and that the ports of the inventory are open:"
+                    " docs/operations/security.md",
                 )
             if self._interrupted.wait(LOOK_S):
                 raise HostLost(

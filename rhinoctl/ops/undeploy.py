@@ -1,20 +1,22 @@
 """`rhinoctl undeploy`: nothing of ours is left on the hosts; state stays unless it is to go."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rhinoctl.config.deployment import Role, check_identity
+from rhinoctl.config.deployment import Place, Role, check_identity
 from rhinoctl.config.runs import HostState
 from rhinoctl.errors import (
     DeadlineExceeded,
+    DiskNotMounted,
     Exit,
     ForeignManifest,
+    HostUnfit,
     NotRunning,
     Refused,
     RhinoError,
 )
-from rhinoctl.ops.deployed import Deployed, read_deployed
+from rhinoctl.ops.deployed import Deployed, check_at_home, check_members, read_deployed
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import process_of
 from rhinoctl.ops.running import HostFault, OpenFleet, Tell, faults_of
@@ -22,7 +24,7 @@ from rhinoctl.ops.steps import read_status
 from rhinoctl.ops.unused import check_unused
 from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed, remove_deployed
-from rhinoctl.remote.facts import ask_facts
+from rhinoctl.remote.facts import HostFacts, ask_facts
 from rhinoctl.remote.host import Host
 from rhinoctl.remote.ssh import Login
 
@@ -71,17 +73,21 @@ def undeploy(
     """End all processes and remove what was deployed, the controller first. What identifies the
     cluster stays here while there is state of it.
 
-    Raises NoInventory, InvalidInventory, UnknownHost, Busy, Refused if another name was typed, and
-    WorkerInUse for a worker that has something, if its controller stays and says so.
+    Raises NoInventory, InvalidInventory, UnknownHost, Busy, Refused if another name was typed, or
+    for an inventory that leaves out a worker that was deployed, and WorkerInUse for a worker that
+    has something, if its controller stays and says so.
     """
     cluster = read_deployed(request.inventory)
     check_confirmed(cluster.inventory.cluster, request.confirmed)
     wanted = cluster.selected(request.hosts)
     _check_unused(cluster, wanted, status)
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
+        if not request.hosts:
+            check_members(cluster)
 
         def on(host: Host) -> UndeployedHost:
-            return _remove(cluster, host, tell, wipe=request.wipe_data)
+            alone = bool(request.hosts)
+            return _remove(cluster, host, tell, wipe=request.wipe_data, alone=alone)
 
         first = [name for name in wanted if cluster.places[name].controller is not None]
         found: dict[str, UndeployedHost | RhinoError] = dict(fleet.each(on, first))
@@ -127,7 +133,9 @@ def exit_of(view: UndeployView) -> Exit:
     return Exit.PARTIAL if view.faults or stays else Exit.DONE
 
 
-def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> UndeployedHost:
+def _remove(
+    cluster: Deployed, host: Host, tell: Tell, *, wipe: bool, alone: bool
+) -> UndeployedHost:
     """Remove what is in the host's own record, whatever the inventory says now."""
     place, top = cluster.places[host.name], cluster.inventory.install_dir
     deployed = ask_deployed(host, top, place.state(), ())
@@ -139,7 +147,12 @@ def _remove(cluster: Deployed, host: Host, tell: Tell, *, wipe: bool) -> Undeplo
         return _undeployed(host, HostState.UNCHANGED, kept, strange)
     if not prepared:  # by `check --apply`: then nothing runs, and nobody has to know the cluster
         _check_ours(cluster, host, deployed)
-        _end(cluster, host, deployed, tell)
+        facts = ask_facts(host, (), ())
+        check_at_home(cluster, place, facts.machine_id)
+        if alone:
+            _check_alone(place, deployed)
+        _check_mounted(host, top, own)
+        _end(cluster, host, deployed, facts, tell)
     kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
     return _undeployed(host, HostState.DONE, kept, strange)
 
@@ -156,9 +169,35 @@ def _check_ours(cluster: Deployed, host: Host, deployed: DeployedFacts) -> None:
     check_identity(host.name, cluster.inventory.install_dir, known.identity, deployed.identity)
 
 
-def _end(cluster: Deployed, host: Host, deployed: DeployedFacts, tell: Tell) -> None:
+def _check_alone(place: Place, deployed: DeployedFacts) -> None:
+    """Raise HostUnfit where more would go with a host than the inventory has on it."""
+    more = [role.value for role in Role if role.value in deployed.started]
+    more = [role for role in more if role not in {each.value for each in place.roles}]
+    if more:
+        raise HostUnfit(
+            f"{place.host}: the {more[0]} was deployed there, too, and the inventory has it"
+            " elsewhere",
+            remedy="put the lines of the inventory right; or undeploy the whole cluster",
+        )
+
+
+def _check_mounted(host: Host, install_dir: str, own: Sequence[str]) -> None:
+    """Raise DiskNotMounted for state that was there and is gone: the record would lose it."""
+    there = ask_deployed(host, install_dir, own, ()).directories
+    gone = [path for path in own if path not in there]
+    if gone:
+        raise DiskNotMounted(
+            f"{host.name}: {gone[0]} was there and is gone",
+            remedy="mount its disk, then repeat the command; if its state is lost for good, make"
+            " the directory by hand",
+        )
+
+
+def _end(
+    cluster: Deployed, host: Host, deployed: DeployedFacts, facts: HostFacts, tell: Tell
+) -> None:
     """End and remove the processes, also one that the inventory has elsewhere by now."""
-    place, facts = cluster.places[host.name], ask_facts(host, (), ())
+    place = cluster.places[host.name]
     for role in Role:
         if role in place.roles or role.value in deployed.started:
             process = process_of(cluster.inventory, place, role, facts)

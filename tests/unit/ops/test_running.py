@@ -325,3 +325,47 @@ def test_a_host_of_another_cluster_is_left_alone(world: World) -> None:
     assert [fault.code for fault in view.faults] == ["foreign-manifest"]
     assert world.hosts["w1"].running
     assert not world.hosts["w1"].changed
+
+
+# --- the machine is not the one that is meant ----------------------------------------------------
+
+
+def test_another_worker_s_machine_is_neither_wiped_nor_stopped(world: World) -> None:
+    """Two lines of the inventory were exchanged."""
+    for name, machine in (("w1", "w2"), ("w2", "w1")):
+        world.hosts[name].facts["machine_id"] = machine
+    view = removed(world, "clicks", "w1", wipe_data=True)
+    assert [(f.host, f.code) for f in view.faults] == [("w1", "host-unfit")]
+    assert "it is the machine of worker w2" in view.faults[0].reason
+    assert [fault.code for fault in stopped(world, "w2").faults] == ["host-unfit"]
+    assert not any(host.changed for host in world.hosts.values())
+    assert set(ClusterHome(clusters_directory() / "clicks", "clicks").members()) == {"w1", "w2"}
+
+
+def test_a_controller_does_not_go_with_a_worker_whose_line_names_its_machine(world: World) -> None:
+    world.hosts["w1"].facts["machine_id"] = "controller"
+    view = removed(world, "clicks", "w1", wipe_data=True)
+    assert [(f.host, f.code) for f in view.faults] == [("w1", "host-unfit")]
+    world.hosts["w1"].facts["machine_id"] = "w1"
+    world.hosts["w1"].files["/opt/rhinoctl/controller/started"] = (0o600, b"x\n")
+    view = removed(world, "clicks", "w1", wipe_data=True)
+    assert "the controller was deployed there, too" in view.faults[0].reason
+    assert not any(host.changed for host in world.hosts.values())
+
+
+def test_undeploy_asks_for_every_worker_that_was_deployed(world: World) -> None:
+    world.inventory.write_text(INVENTORY.replace("  - {host: w2}\n", ""))
+    with pytest.raises(Refused, match=r"leaves out .* worker w2"):
+        removed(world, "clicks", wipe_data=True)
+    assert not any(host.changed for host in world.hosts.values())
+
+
+def test_state_whose_disk_is_not_mounted_is_not_taken_for_removed(world: World) -> None:
+    state = "/var/lib/rhinoctl/worker"
+    mode = world.hosts["w1"].directories.pop(state)
+    view = removed(world, "clicks", wipe_data=True)
+    assert [(f.host, f.code) for f in view.faults] == [("w1", "disk-not-mounted")]
+    assert state in view.faults[0].reason
+    assert ClusterHome(clusters_directory() / "clicks", "clicks").read() is not None
+    world.hosts["w1"].directories[state] = mode
+    assert removed(world, "clicks", wipe_data=True).faults == ()
