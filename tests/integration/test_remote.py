@@ -485,24 +485,27 @@ def test_hosts_are_checked_over_ssh_and_left_as_they_were(
     (twin.directory / "varlib/rhinoctl/worker").touch()
     known = tmp_path / "known_hosts"
     known.write_text(host.known() + twin.known())
+    somebody = socket.create_server((twin.address, 0))
+    taken = somebody.getsockname()[1]
     inventory = tmp_path / "inventory.yml"
     inventory.write_text(
         f"cluster: c\nssh: {{user: root, identity: {key}, known_hosts: {known}, connect_s: 3}}\n"
         f"controller: {{host: {host.address}, ssh: {{port: {host.port}}}}}\nworkers:\n"
         f"  - {{host: {host.address}, name: w1, ssh: {{port: {host.port}}}}}\n"
-        f"  - {{host: {twin.address}, name: w2, port: {twin.port}, ssh: {{port: {twin.port}}}}}\n"
-        f"  - {{host: {host.address}, name: w3, ssh: {{port: {free_port(host.address)}}}}}\n"
+        f"  - {{host: {twin.address}, name: w2, port: {taken}, ssh: {{port: {twin.port}}}}}\n"
+        f"  - {{host: 127.0.0.3, name: w3, ssh: {{port: {free_port(host.address)}}}}}\n"
     )
     before = {path for each in (host, twin) for path in each.directory.rglob("*")}
     try:
         found = check(inventory, PLAIN, lambda text: None)
     finally:
         twin.stop()
+        somebody.close()
     assert (found.hosts, found.looked_at) == (("w1", "w2", "w3"), ("w1", "w2"))
     assert exit_of(found) is errors.Exit.PARTIAL
     failed = {(f.host, f.check) for f in found.findings if f.verdict is Verdict.FAIL}
     assert failed == {
-        ("w2", f"port {twin.port}"),
+        ("w2", f"port {taken}"),
         ("w2", "directory /var/lib/rhinoctl/worker"),
         ("w2", "machine"),
         ("w3", "ssh"),
