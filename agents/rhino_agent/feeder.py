@@ -189,7 +189,6 @@ class Feeder:
         live = f"{self._job.root}/live/{instance.id}/{instance.incarnation}/{vnode}"
         message = m.OpenVnode(
             header=self._header(instance),
-            turn=instance.turn(),
             vnode=vnode,
             base=directory,
             covers=covers,
@@ -210,8 +209,7 @@ class Feeder:
         instance.command(message, opened, timeout_s=limits.COMMAND_DEADLINE_S)
 
     def _close(self, instance: Instance, vnode: Vnode) -> None:
-        header, turn = self._header(instance), instance.turn()
-        message = m.CloseVnode(header=header, turn=turn, vnode=vnode)
+        message = m.CloseVnode(header=self._header(instance), vnode=vnode)
 
         def closed(envelope: Envelope) -> None:
             if isinstance(envelope.message, m.Done):
@@ -240,7 +238,6 @@ class Feeder:
         output = disk.path_of(job.outputs.stem(key, command.time)) if command.owned else ""
         message = m.ApplyBatch(
             header=self._header(instance),
-            turn=instance.turn(),
             time=command.time,
             vnodes=tuple(sorted(command.vnodes)),
             parts=parts,
@@ -290,8 +287,7 @@ class Feeder:
     def _checkpoint(self, instance: Instance, vnode: Vnode) -> None:
         covers = instance.applied[vnode]
         checkpoint_id, directory = self._bases.begin_checkpoint(vnode, covers)
-        header, turn = self._header(instance), instance.turn()
-        message = m.CheckpointVnode(header=header, turn=turn, vnode=vnode, directory=directory)
+        message = m.CheckpointVnode(header=self._header(instance), vnode=vnode, directory=directory)
 
         def written(envelope: Envelope) -> None:
             answer = envelope.message

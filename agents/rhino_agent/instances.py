@@ -12,7 +12,7 @@ The agent sends a command, waits for its answer, and chooses the next one from w
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rhino_agent.files import read_value
 from rhino_agent.launcher import ProcessName
@@ -122,12 +122,7 @@ class Instance:
 
     # --- commands --------------------------------------------------------------------------------
 
-    def turn(self) -> m.Turn:
-        """The place of the next command."""
-        self._given += 1
-        return m.Turn(agent=self._ports.incarnation, number=self._given)
-
-    def command(self, message: m.Message, done: Done, *, timeout_s: float) -> None:
+    def command(self, message: m.Command, done: Done, *, timeout_s: float) -> None:
         """Give it its one command; `done` hears the answer, or that none will come."""
         assert self._pending is None, f"{self.id} is busy"
         self._pending = done
@@ -142,7 +137,14 @@ class Instance:
                 self._heard_at = self._ports.clock.monotonic()
             done(envelope)
 
-        self._ports.ask(Address(self._birth.listen), message, answered, timeout_s=timeout_s)
+        numbered = self._numbered(message)
+        self._ports.ask(Address(self._birth.listen), numbered, answered, timeout_s=timeout_s)
+
+    def _numbered(self, message: m.Command) -> m.Command:
+        """The next command, as it is given."""
+        self._given += 1
+        turn = m.Turn(agent=self._ports.incarnation, number=self._given)
+        return replace(message, turn=turn)
 
     def set_back(self, what: str) -> None:
         """Something came to nothing: leave it alone for a moment."""
@@ -179,7 +181,7 @@ class Instance:
                 self.end("it does not answer")
             elif now - self._asked_at > limits.INSTANCE_POLL_S:
                 self._asked_at = now
-                status = m.InstanceStatus(header=self._header(), turn=self.turn())
+                status = m.InstanceStatus(header=self._header())
                 self.command(status, self._on_status, timeout_s=limits.INSTANCE_START_S)
 
     def _on_status(self, envelope: Envelope) -> None:
@@ -275,11 +277,10 @@ class Instance:
         stop = m.StopInstance(
             header=m.Header(
                 cluster=header.cluster, job=header.job, incarnation=stray.birth.incarnation
-            ),
-            turn=self.turn(),
+            )
         )
         address = Address(stray.birth.listen)
-        self._ports.ask(address, stop, answered, timeout_s=limits.INSTANCE_START_S)
+        self._ports.ask(address, self._numbered(stop), answered, timeout_s=limits.INSTANCE_START_S)
 
     @property
     def _settings_path(self) -> str:

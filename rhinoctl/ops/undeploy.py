@@ -144,7 +144,8 @@ def _remove(
     prepared = deployed.recorded and not deployed.identity and not deployed.installed
     if not (deployed.installed or prepared or (wipe and deployed.identity)):
         kept = tuple(path for path in own if path in deployed.holds)
-        return _undeployed(host, HostState.UNCHANGED, kept, strange)
+        unchanged = HostState.UNCHANGED
+        return UndeployedHost(host=host.name, state=unchanged, kept=kept, strange=strange)
     if not prepared:  # by `check --apply`: then nothing runs, and nobody has to know the cluster
         _check_ours(cluster, host, deployed)
         facts = ask_facts(host, (), ())
@@ -154,7 +155,7 @@ def _remove(
         _check_mounted(host, top, own)
         _end(cluster, host, deployed, facts, tell)
     kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
-    return _undeployed(host, HostState.DONE, kept, strange)
+    return UndeployedHost(host=host.name, state=HostState.DONE, kept=kept, strange=strange)
 
 
 def _check_ours(cluster: Deployed, host: Host, deployed: DeployedFacts) -> None:
@@ -171,11 +172,10 @@ def _check_ours(cluster: Deployed, host: Host, deployed: DeployedFacts) -> None:
 
 def _check_alone(place: Place, deployed: DeployedFacts) -> None:
     """Raise HostUnfit where more would go with a host than the inventory has on it."""
-    more = [role.value for role in Role if role.value in deployed.started]
-    more = [role for role in more if role not in {each.value for each in place.roles}]
+    more = [role for role in Role if role.value in deployed.started and role not in place.roles]
     if more:
         raise HostUnfit(
-            f"{place.host}: the {more[0]} was deployed there, too, and the inventory has it"
+            f"{place.host}: the {more[0].value} was deployed there, too, and the inventory has it"
             " elsewhere",
             remedy="put the lines of the inventory right; or undeploy the whole cluster",
         )
@@ -203,12 +203,6 @@ def _end(
             process = process_of(cluster.inventory, place, role, facts)
             tell(f"{host.name}: ending and removing the {role.value}")
             process.remove(host)
-
-
-def _undeployed(
-    host: Host, state: HostState, kept: tuple[str, ...], strange: tuple[str, ...]
-) -> UndeployedHost:
-    return UndeployedHost(host=host.name, state=state, kept=kept, strange=strange)
 
 
 def _view(

@@ -79,8 +79,7 @@ def last_decided(
     other can have been, so that it counts as decided (docs/protocol/failover.md), unless some of
     the lost are `asked_after_all`.
     """
-    known = [answer.decided for answer in fences.values() if answer.decided is not None]
-    last = max(known, key=lambda record: record.position, default=None)
+    last = _newest_known(fences)
     for candidate in _candidates(fences, last):
         if _holders(fences, candidate) >= set(candidate.voters) - lost:
             return candidate
@@ -98,8 +97,7 @@ def asked_after_all(
     reason nobody has acted on it while none of their seals was known, and their answers settle what
     it is. `fences` has those of the lost, too.
     """
-    known = [answer.decided for answer in fences.values() if answer.decided is not None]
-    last = max(known, key=lambda record: record.position, default=None)
+    last = _newest_known(fences)
     for candidate in _candidates(fences, last):
         holders, voters = _holders(fences, candidate), {*candidate.voters}
         after = candidate.next_epoch
@@ -108,6 +106,12 @@ def asked_after_all(
             ends = ({*after.full_holders(Vnode(v))} for v in after.vnodes())
             return NOBODY.union(*(holding for holding in ends if holding <= silent))
     return NOBODY
+
+
+def _newest_known(fences: Mapping[WorkerId, FenceAnswer]) -> DecisionRecord | None:
+    """The newest record that an answer knows to be decided."""
+    known = [answer.decided for answer in fences.values() if answer.decided is not None]
+    return max(known, key=lambda record: record.position, default=None)
 
 
 def _candidates(

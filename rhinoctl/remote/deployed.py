@@ -32,11 +32,10 @@ STRANGE: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedFacts:
     """What a host said. `installed`: there is more than what says whose state it has. `releases`
-    are those that are whole, with what each speaks. `directories`
-    and `files` have mode and owner, and mode and SHA-256, by path; `made` are directories that a
-    deployment made, `had` those that it found, `state` those of state, by the record; `holds` are
-    some that are not empty, `disks` those that an agent of the cluster has marked; `started` are
-    digests by role."""
+    are those that are whole, with what each speaks. `directories` and `files` have mode and owner,
+    and mode and SHA-256, by path; `made` are directories that a deployment made, `had` those that
+    it found, `state` those of state, by the record; `holds` are some that are not empty, `disks`
+    those that an agent of the cluster has marked; `started` are digests by role."""
 
     user: str
     identity: str
