@@ -16,6 +16,10 @@ for release in "$top"/versions/*; do
     while IFS= read -r line; do say "release.$name" "$line"; done 2>/dev/null <"$release/release"
 done
 holds() {
+    if [ ! -d "$1" ]; then
+        say gone "$1"
+        return
+    fi
     if [ -z "$(ls -A "$1" 2>/dev/null | grep -vx 'lost+found')" ]; then return; fi
     say holds "$1"
     if grep -qsF "\"cluster\":\"$identity\"" "$1/disk.json"; then say disk "$1"; fi
@@ -33,10 +37,8 @@ count=$2
 shift 2
 number=0
 while [ "$number" -lt "$count" ]; do
-    if [ -d "$1" ]; then
-        say "dir.$number" "$(stat -L -c '%a %U' "$1")"
-        holds "$1"
-    fi
+    if [ -d "$1" ]; then say "dir.$number" "$(stat -L -c '%a %U' "$1")"; fi
+    holds "$1"
     number=$((number + 1))
     shift
 done

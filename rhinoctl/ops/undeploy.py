@@ -152,7 +152,7 @@ def _remove(
         check_at_home(cluster, place, facts.machine_id)
         if alone:
             _check_alone(place, deployed)
-        _check_mounted(host, top, own)
+        _check_mounted(host, [path for path in own if path in deployed.gone])
         _end(cluster, host, deployed, facts, tell)
     kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
     return UndeployedHost(host=host.name, state=HostState.DONE, kept=kept, strange=strange)
@@ -181,10 +181,8 @@ def _check_alone(place: Place, deployed: DeployedFacts) -> None:
         )
 
 
-def _check_mounted(host: Host, install_dir: str, own: Sequence[str]) -> None:
+def _check_mounted(host: Host, gone: Sequence[str]) -> None:
     """Raise DiskNotMounted for state that was there and is gone: the record would lose it."""
-    there = ask_deployed(host, install_dir, own, ()).directories
-    gone = [path for path in own if path not in there]
     if gone:
         raise DiskNotMounted(
             f"{host.name}: {gone[0]} was there and is gone",

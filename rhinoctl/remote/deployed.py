@@ -34,8 +34,9 @@ class DeployedFacts:
     """What a host said. `installed`: there is more than what says whose state it has. `releases`
     are those that are whole, with what each speaks. `directories` and `files` have mode and owner,
     and mode and SHA-256, by path; `made` are directories that a deployment made, `had` those that
-    it found, `state` those of state, by the record; `holds` are some that are not empty, `disks`
-    those that an agent of the cluster has marked; `started` are digests by role."""
+    it found, `state` those of state, by the record; `holds` are some that are not empty, `gone`
+    some that are not there, `disks` those that an agent of the cluster has marked; `started` are
+    digests by role."""
 
     user: str
     identity: str
@@ -46,6 +47,7 @@ class DeployedFacts:
     had: frozenset[str]
     state: frozenset[str]
     holds: frozenset[str]
+    gone: frozenset[str]
     disks: frozenset[str]
     started: Mapping[str, str]
     directories: Mapping[str, tuple[int, str]]
@@ -106,6 +108,7 @@ def ask_deployed(
         had=frozenset(path for kind, path in made if kind == "had"),
         state=frozenset(path for kind, path in made if kind == "state"),
         holds=frozenset(said.get("holds", ())),
+        gone=frozenset(said.get("gone", ())),
         disks=frozenset(said.get("disk", ())),
         started={
             key.removeprefix("started."): values[0]

@@ -127,6 +127,9 @@ class FakeHost:
             if f"{top}/{role}/started" in self.files:
                 started = self.files[f"{top}/{role}/started"][1].decode().strip()
                 lines.append(f"started.{role}\t{started}")
+        recorded = {each.removeprefix("state ") for each in self.made if each[:6] == "state "}
+        gone = {*directories, *recorded} - self.directories.keys()
+        lines += [f"gone\t{path}" for path in sorted(gone)]
         for number, path in enumerate(directories):
             if path in self.directories:
                 lines.append(f"dir.{number}\t{self.directories[path]:o} spark")

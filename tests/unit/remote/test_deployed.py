@@ -186,3 +186,14 @@ def test_what_was_only_prepared_goes_without_a_trace(tmp_path: Path) -> None:
     make(tmp_path, disk)
     remove(tmp_path, disk, wipe=False)
     assert left(tmp_path) == set()
+
+
+def test_state_that_was_there_and_is_gone_is_told_also_where_nobody_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    disk, other = tmp_path / "data", tmp_path / "other"
+    make(tmp_path, disk)
+    assert ask_deployed(LocalHost(), str(tmp_path / "opt"), [], []).gone == frozenset()
+    disk.rename(tmp_path / "unmounted")
+    facts = ask_deployed(LocalHost(), str(tmp_path / "opt"), [str(other)], [])
+    assert facts.gone == {str(disk), str(other)}
