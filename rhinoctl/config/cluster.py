@@ -20,12 +20,10 @@ from rhinoctl import __version__, limits
 from rhinoctl.errors import Busy, ForeignManifest, UnwritableDirectory
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.starting import CONTROLLER as CONTROLLER
 
 FORMAT = 1
 """Of the file; another one is refused, not guessed at."""
-
-CONTROLLER = "controller"
-"""The controller's name among the processes; an agent's is its worker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

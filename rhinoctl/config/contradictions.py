@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rhinoctl import limits
 from rhinoctl.config.yaml_tree import Mistake, Tree, Where, spelled
+from rhinoctl.protocol.starting import CONTROLLER as CONTROLLER
 
 if TYPE_CHECKING:
     from rhinoctl.config.inventory import Controller, Inventory, Worker
-
-CONTROLLER: Final = "controller"
-"""The controller's host among the workers'."""
 
 NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 PORT_MAX: Final = 65535

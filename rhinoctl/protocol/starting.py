@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 CONTROLLER: Final = "controller"
-"""The controller among the workers."""
+"""The controller's name among processes and hosts; an agent's is its worker's."""
 
 LOCAL: Final = "`rhinoctl local up`"
 """It starts whatever is missing."""
