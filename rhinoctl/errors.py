@@ -4,7 +4,9 @@ Every leaf has a stable ``code``, which is a heading in ``docs/operations/errors
 code from the one table of the design (section 13). Text is made in `rhinoctl.render.errors` only.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
 
 
 class Exit(IntEnum):
@@ -23,10 +25,12 @@ class Exit(IntEnum):
 
 
 class RhinoError(Exception):
-    """The root: a message for a person, the remedy, and how a command ends on it."""
+    """The root: a message for a person, the remedy, and how a command ends on it. `details` are
+    what a program may want apart from the message, as JSON has it."""
 
     code = "unexpected"
     exit_code = Exit.UNEXPECTED
+    details: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -131,7 +135,7 @@ class NoInventory(UsageError):
 
 
 class InvalidInventory(UsageError):
-    """The inventory has mistakes; all are named, with their lines."""
+    """The inventory has mistakes; all are named, with their lines, and a list in `details`."""
 
     code = "invalid-inventory"
 

@@ -184,15 +184,17 @@ def add_to(app: typer.Typer) -> None:
     """Put the verbs into the command line."""
     codes = (Exit.REFUSED, Exit.BUSY, Exit.PARTIAL)
     left = {"degraded": "an upgrade is done, and what was well before is not yet"}
+    refused_store = {"degraded": "all is done, and workers refuse the controller's store"}
     notes = {"partial": "hosts failed or were not reached; the others are done"}
     busy = "another command is at work on the hosts"
     app.command(
         **ends(
             "rhinoctl deploy --inventory inventory.yml --dry-run\nrhinoctl deploy --limit w4",
-            *(*codes, Exit.HAS_CHANGES),
+            *(*codes, Exit.DEGRADED, Exit.HAS_CHANGES),
             busy=busy,
             refused="a host that is not in the inventory",
             **notes,
+            **refused_store,
         )
     )(deploy)
     app.command(
@@ -209,10 +211,11 @@ def add_to(app: typer.Typer) -> None:
         "rotate-keys",
         **ends(
             "rhinoctl hosts rotate-keys\nrhinoctl hosts rotate-keys --access --yes",
-            *codes,
+            *(*codes, Exit.DEGRADED),
             busy=busy,
             refused="nothing is deployed, or the inventory leaves out a worker that was",
             **notes,
+            **refused_store,
         ),
     )(rotate_keys)
     app.command(

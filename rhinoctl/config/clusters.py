@@ -5,6 +5,7 @@ A directory for each cluster, of mode 0700, every file in it 0600:
     authority.json   identity, certificate authority with its key, tokens
     issued/          each certificate with its key, and for which hosts it was issued
     members.json     which workers have been deployed, and on which machine each
+    seat.json        on which machine the controller has been deployed
     network.json     how fast the workers' networks are, as `rhinoctl check` measured it
     runs/            what each deployment did (`rhinoctl.config.runs`)
     cluster.json, …  access of whoever types commands here; `driver/` and `viewer/` likewise
@@ -14,7 +15,8 @@ Invariants:
 1. The authority's key is here and nowhere else; hosts get certificates.
 2. A certificate is issued once for a name and its hosts, so that a second deployment finds on the
    hosts what it would write; another is issued when those change, or its end is near.
-3. A worker is a member from its first start until its host is undeployed: state belongs to it.
+3. A worker is a member, and the controller has its seat, from the first start until the host is
+   undeployed: state, and the store, belong there.
 4. Identity, authority and tokens are made together in one file: there are all or none.
 """
 
@@ -38,6 +40,7 @@ from rhinoctl.wire.secret import Secret
 FORMAT: Final = 1
 AUTHORITY: Final = "authority.json"
 MEMBERS: Final = "members.json"
+SEAT: Final = "seat.json"
 NETWORK: Final = "network.json"
 RUNS: Final = "runs"
 
@@ -71,7 +74,7 @@ class IssuedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A worker that was deployed: its host by the inventory, and the machine's id."""
+    """Where a process was deployed: its host by the inventory, and the machine's id."""
 
     host: str
     machine: str
@@ -226,6 +229,31 @@ class ClusterHome:
     def _write_members(self, members: Mapping[str, Member]) -> None:
         if members != self.members():
             local.replace_file(self.directory / MEMBERS, codec.dumps(members))
+
+    def seat(self) -> Member | None:
+        """Where the controller was deployed, and not undeployed. Raises ForeignManifest."""
+        path = self.directory / SEAT
+        try:
+            found: Member = codec.loads(Member, path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, codec.CodecError) as fault:
+            raise ForeignManifest(
+                f"{path} cannot be used: {fault}",
+                remedy="bring it back from a copy, or remove it if the inventory names the machine"
+                " that the controller was deployed on",
+            ) from None
+        return found
+
+    def take_seat(self, seat: Member) -> None:
+        """The controller has been deployed. Raises UnwritableDirectory."""
+        if seat != self.seat():
+            local.replace_file(self.directory / SEAT, codec.dumps(seat))
+
+    def leave_seat(self) -> None:
+        """The controller has been undeployed. Raises UnwritableDirectory."""
+        with local.writing_in(self.directory):
+            (self.directory / SEAT).unlink(missing_ok=True)
 
     def rates(self) -> Rates | None:
         """What was measured of the network; None if nothing was. Raises ForeignManifest."""

@@ -48,6 +48,7 @@ UNKNOWN_PORT: Final = 30_000
 def contradictions(inventory: "Inventory", tree: Tree) -> Iterator[Mistake]:
     """Every mistake of this kind; in any order, some more than once."""
     yield from _twice(inventory, tree)
+    yield from _impossible(inventory, tree)
     yield from _paths(inventory, tree)
     yield from _ports(inventory, tree)
     yield from _listeners(inventory, tree)
@@ -55,10 +56,28 @@ def contradictions(inventory: "Inventory", tree: Tree) -> Iterator[Mistake]:
     for number, (_, host, ssh) in enumerate(inventory.reached()):
         if ssh.jump is not None and ssh.jump == host:
             where: Where = ("controller",) if number == 0 else ("workers", number - 1)
-            yield Mistake(tree.line((*where, "ssh", "jump")), f"{host} is its own jump host")
+            said = f"{host} is its own jump host: `jump: null` there if it is reached without one"
+            yield Mistake(tree.line((*where, "ssh", "jump")), said)
 
 
 # --- hosts ---------------------------------------------------------------------------------------
+
+
+def _impossible(inventory: "Inventory", tree: Tree) -> Iterator[Mistake]:
+    """What has only digits and dots is an address or nothing: no name ends with a number."""
+    for where, _, has, _ in _processes(inventory):
+        for key, value in (("host", has.host), ("address", has.address), ("jump", has.ssh.jump)):
+            if value is not None and re.fullmatch(r"[0-9.]+", value) and not _is_address(value):
+                line = tree.line((*where, "ssh", key) if key == "jump" else (*where, key))
+                yield Mistake(line, f"`{key}`: {value} is no address, and cannot be a host's name")
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _twice(inventory: "Inventory", tree: Tree) -> Iterator[Mistake]:
@@ -124,10 +143,9 @@ def _loopback(inventory: "Inventory", tree: Tree) -> Iterator[Mistake]:
 
 def _is_loopback(address: str) -> bool:
     name = address.lower().rstrip(".")
-    try:
-        parsed = ipaddress.ip_address(name)
-    except ValueError:
+    if not _is_address(name):
         return name.split(".")[0] in ("localhost", "ip6-localhost", "ip6-loopback")
+    parsed = ipaddress.ip_address(name)
     return parsed.is_loopback or parsed.is_unspecified
 
 
@@ -229,10 +247,7 @@ def _listeners(inventory: "Inventory", tree: Tree) -> Iterator[Mistake]:
 
 
 def _normal(address: str) -> str:
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        return address.lower()
+    return str(ipaddress.ip_address(address)) if _is_address(address) else address.lower()
 
 
 # --- what is left of a faulty one ----------------------------------------------------------------

@@ -233,11 +233,13 @@ def invalid(path: Path, mistakes: list[Mistake]) -> InvalidInventory:
     """The error with every mistake of an inventory, by line."""
     shown = [f"line {m.line}: {m.what}" if m.line else m.what for m in mistakes]
     there = f" {shown[0]}" if len(shown) == 1 else "".join(f"\n  {line}" for line in shown)
-    return InvalidInventory(
+    fault = InvalidInventory(
         f"{path}:{there}",
         remedy="mend it, then `rhinoctl config validate`; docs/operations/inventory.md has every"
         " key",
     )
+    fault.details = {"mistakes": [{"line": m.line, "what": m.what} for m in mistakes]}
+    return fault
 
 
 def parse_inventory(text: str) -> tuple[Inventory | None, list[Mistake]]:

@@ -19,7 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
 from rhinoctl.protocol.sizes import size
-from rhinoctl.protocol.starting import start_again
+from rhinoctl.protocol.starting import start_again, start_silent
 from rhinoctl.protocol.unreadable import cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand
 
@@ -352,7 +352,7 @@ def _worker_findings(
             views.Finding(
                 what=f"worker {worker.id} {state}, last seen {since} ({worker.vnodes_owned} vnodes"
                 f" owned, {worker.vnodes_held} copies){': ' + reason if reason else ''}",
-                remedy=f"start its agent again: {start_again([worker.id], worker.address)};"
+                remedy=f"start its agent again: {start_silent(worker.id, worker.address)};"
                 + (" the jobs that need it wait" if needed else " no job waits for it"),
             )
         )

@@ -323,8 +323,9 @@ def check_members(cluster: Deployed) -> None:
 
 
 def check_machine(cluster: Deployed, looked: Looked) -> None:
-    """Raise HostUnfit for a worker that was deployed on another machine: its state is there; and
+    """Raise HostUnfit for a process that was deployed on another machine, where its state is; and
     for a machine that another worker has, whose place it would take."""
+    _check_seat(cluster, looked)
     worker = looked.place.worker
     if worker is None:
         return
@@ -345,21 +346,35 @@ def check_machine(cluster: Deployed, looked: Looked) -> None:
         )
 
 
+def _check_seat(cluster: Deployed, looked: Looked) -> None:
+    """Raise HostUnfit for a controller that was deployed on another machine: it would begin anew,
+    without its store, beside the one there."""
+    seat = None if looked.place.controller is None else cluster.home.seat()
+    if seat is not None and seat.machine != looked.facts.machine_id:
+        raise HostUnfit(
+            f"{looked.place.host}: it is another machine than the controller was deployed on,"
+            f" {seat.host}, where its store is",
+            remedy="name that machine; if it is gone for good, or is this one installed anew,"
+            f" `rhinoctl undeploy --host {CONTROLLER}` first: docs/protocol/controller-loss.md",
+        )
+
+
 def check_at_home(cluster: Deployed, place: Place, machine: str) -> None:
-    """Raise HostUnfit if what is to be done to a worker would be done to another machine of the
-    cluster than the one that it was deployed on."""
-    if place.worker is None or not machine:
-        return
+    """Raise HostUnfit if what is to be done to a process would be done to another machine than the
+    one that it was deployed on."""
+    seat = None if place.controller is None else cluster.home.seat()
     members = cluster.home.members()
-    member = members.get(place.worker.id)
-    if member is None or member.machine == machine:
-        return
-    others = [name for name, each in members.items() if each.machine == machine]
-    whose = f"worker {others[0]}" if others else "somebody else of the cluster"
-    raise HostUnfit(
-        f"{place.host}: it is the machine of {whose}: {place.host} was deployed on {member.host}",
-        remedy=f"put its line in the inventory right: {place.host} is on {member.host}",
-    )
+    member = None if place.worker is None else members.get(place.worker.id)
+    for name, there in ((CONTROLLER, seat), (place.host, member)):
+        if there is not None and machine not in ("", there.machine):
+            others = [name for name, each in members.items() if each.machine == machine]
+            whose = f"the machine of worker {others[0]}" if others else "another machine"
+            raise HostUnfit(
+                f"{place.host}: it is {whose}: {name} was deployed on {there.host}",
+                remedy=f"put its line in the inventory right: {name} is on {there.host}; if that"
+                f" machine is gone for good, `rhinoctl undeploy --host {place.host}` lets it go,"
+                " with a line that names one where nothing is",
+            )
 
 
 def check_release(looked: Looked, ours: Spoken, *, back: bool = False) -> None:
@@ -372,10 +387,22 @@ def check_release(looked: Looked, ours: Spoken, *, back: bool = False) -> None:
         raise HostUnfit(f"{looked.place.host}: {found.why}", remedy=found.remedy)
 
 
-def member_of(looked: Looked) -> Member | None:
-    """What is remembered of a worker that was deployed."""
-    worker = looked.place.worker
-    return None if worker is None else Member(host=worker.host, machine=looked.facts.machine_id)
+def remember(cluster: Deployed, looked: Looked, role: Role) -> None:
+    """Keep where a process is, from before its first start on: afterwards there may be state.
+    Raises UnwritableDirectory."""
+    place, machine = looked.place, looked.facts.machine_id
+    if role is Role.CONTROLLER and place.controller is not None:
+        cluster.home.take_seat(Member(host=place.controller.host, machine=machine))
+    if role is Role.AGENT and place.worker is not None:
+        cluster.home.join(place.worker.id, Member(host=place.worker.host, machine=machine))
+
+
+def forget(cluster: Deployed, place: Place) -> None:
+    """Nothing that was deployed on a host is there any more. Raises UnwritableDirectory."""
+    if place.controller is not None:
+        cluster.home.leave_seat()
+    if place.worker is not None and cluster.home.members():
+        cluster.home.leave(place.worker.id)
 
 
 # --- whether it is fit ---------------------------------------------------------------------------

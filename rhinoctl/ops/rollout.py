@@ -39,8 +39,8 @@ from rhinoctl.ops.deployed import (
     clusters_directory,
     found_on,
     look_at_all,
-    member_of,
     outline,
+    remember,
     target,
 )
 from rhinoctl.ops.hosts import fleet_of
@@ -184,11 +184,12 @@ class Deployment:
                 self._faults[name] = fault
         self._addresses = deployed_addresses(self._cluster, self._fleet)
         self._keep_addresses()
+        self._keep_seat()
 
     def _keep_addresses(self) -> None:
         """Let the controller find workers where they are that are not deployed to, and leave an
         agent where it is if the controller is not."""
-        first = next(name for name in self._cluster.places if Role.CONTROLLER in self._roles(name))
+        first = self._controller_s
         others = changed(self._cluster.inventory, self._addresses)
         if not self._goes_on(first):
             for name in filter(self._goes_on, others):
@@ -203,6 +204,27 @@ class Deployment:
             self._progress.say(
                 f"{name} is not deployed to: the controller still finds it at {there}"
             )
+
+    def _keep_seat(self) -> None:
+        """Leave all as it is if the controller's line names another machine than it is on: no agent
+        is to look for it there."""
+        seat, wanted = self._cluster.home.seat(), self._cluster.inventory.controller.host
+        if seat is None:
+            return
+        looked = self._looked.get(self._controller_s)
+        there = looked.facts.machine_id == seat.machine if looked else wanted == seat.host
+        for name in () if there else filter(self._goes_on, self._hosts):
+            self._faults[name] = NotTried(
+                f"{name}: the inventory has the controller on {wanted}, and it was deployed on"
+                f" {seat.host}",
+                remedy="put its line in the inventory right; if it has another name now, deploy to"
+                " its host, too",
+            )
+
+    @property
+    def _controller_s(self) -> str:
+        """The host of the controller."""
+        return next(name for name in self._cluster.places if Role.CONTROLLER in self._roles(name))
 
     def _tell_rates(self) -> None:
         rates = self._cluster.home.rates()
@@ -378,7 +400,8 @@ class Deployment:
         return not why
 
     def look_back(self) -> None:
-        """See that what was left as it is does its part, too: a process that hangs still runs."""
+        """See that what was left as it is does its part, too: a process that hangs still runs; and
+        that the controller is listened to."""
         same = [name for name in self._hosts if self._state(name) is HostState.UNCHANGED]
         places = [self._cluster.places[name] for name in same]
         silent = self.health.silent(places, self._means.look_back_s) if places else {}
@@ -389,6 +412,7 @@ class Deployment:
                 f" started by `rhinoctl restart {name}`",
             )
             self._fail(name, fault)
+        self._unwell += self.health.unheard()
 
     def _await_well_again(self) -> None:
         """After an upgrade, wait until all is well again."""
@@ -456,8 +480,9 @@ class Deployment:
 
     def _do(self, host: Host, step: Step) -> None:
         looked = self._looked[host.name]
-        if isinstance(step, StartService) and step.service.role is Role.AGENT:
-            self._join(looked)
+        if isinstance(step, StartService):
+            with self._lock:
+                remember(self._cluster, looked, step.service.role)
         tools = Tools(
             cluster=self._cluster,
             looked=looked,
@@ -465,13 +490,6 @@ class Deployment:
         )
         with self._step(host.name, words(step)):
             perform(step, host, tools)
-
-    def _join(self, looked: Looked) -> None:
-        """From before its first start on: afterwards there may be state."""
-        member = member_of(looked)
-        if member is not None and looked.place.worker is not None:
-            with self._lock:
-                self._cluster.home.join(looked.place.worker.id, member)
 
     @contextmanager
     def _step(self, host: str, what: str) -> Iterator[None]:

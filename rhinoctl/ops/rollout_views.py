@@ -25,7 +25,8 @@ class HostView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployView:
     """A deployment, planned or done. `run` names its account, empty if nothing had to be done;
-    `unwell` says what an upgrade left that was well before, though every host was done."""
+    `unwell` says what is not well though every host was done: what an upgrade left that was well
+    before, or that workers refuse the controller."""
 
     file: str
     cluster: str

@@ -211,6 +211,17 @@ class Health:
         ours = {each.host: each.worker.id for each in places if each.worker is not None}
         return {host: why for host, worker in ours.items() if worker not in well}
 
+    def unheard(self) -> tuple[str, ...]:
+        """Who does not listen to the controller that answers, since its store lacks what they know;
+        nothing where none does."""
+        try:
+            refused = self._status(self._cluster).refused_by
+        except RhinoError:
+            return ()
+        names = ", ".join(refused)
+        why = "its store is new, or older than what they know: `rhinoctl controller recover`"
+        return (f"worker {names} does not listen to this controller: {why}",) if refused else ()
+
     def addresses(self) -> dict[str, str]:
         """Where the controller looks for workers. Raises NotRunning and its like."""
         return {worker.id: worker.address for worker in self._status(self._cluster).workers}

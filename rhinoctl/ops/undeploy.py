@@ -16,7 +16,13 @@ from rhinoctl.errors import (
     Refused,
     RhinoError,
 )
-from rhinoctl.ops.deployed import Deployed, check_at_home, check_members, read_deployed
+from rhinoctl.ops.deployed import (
+    Deployed,
+    check_at_home,
+    check_members,
+    forget,
+    read_deployed,
+)
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import process_of
 from rhinoctl.ops.running import HostFault, OpenFleet, Tell, faults_of
@@ -84,6 +90,7 @@ def undeploy(
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
         if not request.hosts:
             check_members(cluster)
+        tell(f"hosts to look at: {len(wanted)}")
 
         def on(host: Host) -> UndeployedHost:
             alone = bool(request.hosts)
@@ -94,9 +101,7 @@ def undeploy(
         found |= fleet.each(on, [name for name in wanted if name not in found])
         view = _view(cluster, found, wiped=request.wipe_data)
         for host in view.hosts:
-            worker = cluster.places[host.host].worker
-            if worker is not None and cluster.home.members():
-                cluster.home.leave(worker.id)
+            forget(cluster, cluster.places[host.host])
         if request.wipe_data and not request.hosts and exit_of(view) is Exit.DONE:
             cluster.home.forget()
         return view
@@ -145,6 +150,8 @@ def _remove(
     if not (deployed.installed or prepared or (wipe and deployed.identity)):
         kept = tuple(path for path in own if path in deployed.holds)
         unchanged = HostState.UNCHANGED
+        if not alone:  # named alone it is let go, whatever has become of where it was
+            check_at_home(cluster, place, ask_facts(host, (), ()).machine_id)
         return UndeployedHost(host=host.name, state=unchanged, kept=kept, strange=strange)
     if not prepared:  # by `check --apply`: then nothing runs, and nobody has to know the cluster
         _check_ours(cluster, host, deployed)
@@ -154,6 +161,7 @@ def _remove(
             _check_alone(place, deployed)
         _check_mounted(host, [path for path in own if path in deployed.gone])
         _end(cluster, host, deployed, facts, tell)
+    tell(f"{host.name}: removing what was installed{', and the state of all jobs' if wipe else ''}")
     kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
     return UndeployedHost(host=host.name, state=HostState.DONE, kept=kept, strange=strange)
 

@@ -19,7 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
-from rhinoctl.protocol.starting import start_again
+from rhinoctl.protocol.starting import start_silent
 from rhinoctl.protocol.unreadable import cannot_read, cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand, listed
 
@@ -235,7 +235,7 @@ def _silent(cluster: ClusterEvidence, worker: WorkerEvidence) -> Iterator[Findin
         else f"worker {worker.id} is lost",
         evidence=f"last seen {seen}; {worker.detail or 'no answer'}",
         cost=f"batches wait for it: it owns {owned} vnodes or votes" if votes else "one place less",
-        remedy=f"start its agent again: {start_again([worker.id], _address(jobs, worker.id))}"
+        remedy=f"start its agent again: {start_silent(worker.id, _address(jobs, worker.id))}"
         + (_give_up(cluster, jobs, worker.id) if votes else ""),
     )
 

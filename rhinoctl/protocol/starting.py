@@ -25,3 +25,10 @@ def start_again(names: Iterable[str], address: str = "") -> str:
     if not address:
         return f"{deployed} (local cluster: {LOCAL})"
     return deployed if is_deployed(address) else LOCAL
+
+
+def start_silent(name: str, address: str = "") -> str:
+    """The same for one that does not answer: it may run and hang, which a start leaves as it is."""
+    started = start_again([name], address)
+    hangs = is_deployed(address) or not address
+    return f"{started}, or if it runs and hangs, `rhinoctl restart {name}`" if hangs else started

@@ -170,4 +170,6 @@ def _is_locked(kind: type[paramiko.PKey], file: str) -> bool:
 def short(fault: object) -> str:
     """An error of a library, in one line that is not empty."""
     text = " ".join(str(fault).split())
+    if not text and isinstance(fault, EOFError):
+        return "the other end has closed it"
     return text or type(fault).__name__

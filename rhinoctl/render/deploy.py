@@ -6,6 +6,7 @@ import time
 from rich.console import RenderableType
 from rich.text import Text
 
+from rhinoctl.errors import HostUnfit
 from rhinoctl.ops.deploy import DeployView, HostState, HostView
 from rhinoctl.ops.undeploy import UndeployView
 from rhinoctl.render.hosts import faults_table
@@ -67,10 +68,12 @@ def _hosts(view: DeployView) -> str:
 
 def _next(view: DeployView) -> list[str]:
     failed = view.of(HostState.FAILED, HostState.UNREACHABLE, HostState.NOT_TRIED)
-    if failed and view.run:
-        return [f"{counted(len(failed), 'host')} not done; go on with: rhinoctl replay {view.run}"]
     if failed:
-        return [f"{counted(len(failed), 'host')} not done"]
+        goes_on = f"; go on with: rhinoctl replay {view.run}" if view.run else ""
+        said = [f"{counted(len(failed), 'host')} not done{goes_on}"]
+        if any(host.code == HostUnfit.code for host in failed):
+            said.append(f"after a change of {view.file}: rhinoctl deploy, which reads it again")
+        return said
     done = f"run {view.run}" if view.run else "nothing had to be done"
     return [done, f"controller: {view.controller}; look: rhinoctl status --cluster {view.cluster}"]
 

@@ -26,6 +26,7 @@ def show_error(error: RhinoError, *, as_json: bool) -> Exit:
             "message": error.message,
             "remedy": error.remedy,
             "exit_code": int(error.exit_code),
+            **error.details,
         }
         print(json.dumps({"error": image}, indent=2))
     else:

@@ -137,8 +137,10 @@ w2    failed  port 7471: somebody listens there (host-unfit)  see who it is: `ss
 def test_a_deployment_ends_with_what_to_type(capsys: Any) -> None:
     text = text_of(deploy_table(deployed(run="20260314-150926-5f3a", seconds=12.0)), capsys)
     assert text.splitlines()[0].endswith("3 hosts, 12 s")
-    last = text.splitlines()[-1]
-    assert last == "1 host not done; go on with: rhinoctl replay 20260314-150926-5f3a"
+    assert text.splitlines()[-2:] == [
+        "1 host not done; go on with: rhinoctl replay 20260314-150926-5f3a",
+        "after a change of inventory.yml: rhinoctl deploy, which reads it again",
+    ]
     done = HostView(host="w1", roles=("agent",), state=HostState.DONE, steps=("start agent",))
     text = text_of(deploy_table(deployed(hosts=(done,))), capsys)
     assert text.splitlines()[-2:] == [

@@ -11,6 +11,7 @@ from rhinoctl.config.clusters import (
     AUTHORITY,
     MEMBERS,
     RENEW_BEFORE,
+    SEAT,
     ClusterHome,
     Member,
 )
@@ -97,6 +98,20 @@ def test_what_is_damaged_or_of_another_format_is_refused(tmp_path: Path) -> None
         path.write_bytes(content)
         with pytest.raises(ForeignManifest, match=r"authority\.json cannot be used"):
             home(tmp_path).make()
+
+
+def test_the_controller_has_its_seat_until_it_is_undeployed(tmp_path: Path) -> None:
+    there = home(tmp_path)
+    with there.claimed():
+        assert there.seat() is None
+        there.leave_seat()
+        there.take_seat(Member(host="c1", machine="m1"))
+        assert home(tmp_path).seat() == Member(host="c1", machine="m1")
+        there.leave_seat()
+    assert home(tmp_path).seat() is None
+    (there.directory / SEAT).write_bytes(b"{")
+    with pytest.raises(ForeignManifest, match=r"seat\.json"):
+        there.seat()
 
 
 def test_a_worker_is_a_member_until_it_is_undeployed(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class World:
         self.missing: RhinoError | None = None
         self.sick: set[str] = set()
         self.jobs: tuple[JobView, ...] = ()
+        self.refused_by: tuple[str, ...] = ()
 
     def means(self) -> Means:
         return Means(
@@ -140,6 +141,7 @@ class World:
             jobs=self.jobs,
             operations=(),
             findings=(),
+            refused_by=tuple(map(WorkerId, self.refused_by)),
         )
 
     def _groups(self, cluster: Deployed) -> tuple[GroupsView, ...]:

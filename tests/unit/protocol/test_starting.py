@@ -2,7 +2,7 @@
 
 import pytest
 
-from rhinoctl.protocol.starting import start_again
+from rhinoctl.protocol.starting import start_again, start_silent
 
 
 @pytest.mark.parametrize("address", ["https://c1:7470", "grpc+tls://w3:7471"])
@@ -21,3 +21,11 @@ def test_both_are_named_where_nobody_knows() -> None:
     both = start_again(["w1", "w2"])
     assert "`rhinoctl start w1 w2`" in both
     assert "`rhinoctl local up`" in both
+
+
+def test_one_that_may_hang_is_restarted_for_a_start_leaves_what_runs() -> None:
+    assert start_silent("w3", "grpc+tls://w3:7471") == (
+        "`rhinoctl start w3`, or if it runs and hangs, `rhinoctl restart w3`"
+    )
+    assert start_silent("w3", "grpc+unix:///w.sock") == "`rhinoctl local up`"
+    assert "`rhinoctl restart w3`" in start_silent("w3")
