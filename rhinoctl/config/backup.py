@@ -36,7 +36,11 @@ CLAIM = b"cluster/claim"
 
 KIND = b"rhinoctl backup of a controller, format "
 FORMAT = b"1\n"
-CONTENTS = ("store", "token")
+STORE_IMAGE = "store"
+TOKEN = "token"
+WHICH = (
+    "name a local cluster's directory with --cluster, a deployed one's inventory with --inventory"
+)
 SUM_BYTES = 65
 """A SHA-256 in hexadecimal, and the end of the line."""
 
@@ -44,7 +48,8 @@ SUM_BYTES = 65
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupHeader:
     """What a backup is of. `claim` is what its store says of itself, None if its controller never
-    ran; `sizes` are those of `CONTENTS`, in bytes; `written_at` is in wall seconds."""
+    ran; `sizes` are those of the contents, in bytes, which follow in the order of their names;
+    `written_at` is in wall seconds."""
 
     cluster: str
     version: str
@@ -63,24 +68,32 @@ def write_backup(directory: Path, file: Path, *, now: float) -> BackupHeader:
     store = directory / STORE
     if cluster is None or not store.exists():
         what = "cluster" if cluster is None else "store of a controller"
-        raise NotRunning(
-            f"there is no {what} in {directory}", remedy="name the right directory with --cluster"
-        )
+        raise NotRunning(f"there is no {what} in {directory}", remedy=WHICH)
+    check_new(file)
+    contents = {STORE_IMAGE: image_of(store), TOKEN: _read(Path(cluster.token_file))}
+    return keep(file, cluster.cluster, contents, now=now)
+
+
+def check_new(file: Path) -> None:
+    """Raise Refused for a file that is there."""
     if file.exists():
         raise Refused(
             f"{file} is there already", remedy="name another file; a backup replaces nothing"
         )
-    image, claim = _image_of(store)
-    contents = {"store": image, "token": _read(Path(cluster.token_file))}
+
+
+def keep(file: Path, cluster: str, contents: Mapping[str, bytes], *, now: float) -> BackupHeader:
+    """Write a backup of a cluster, by its identity. Raises CorruptFile for a store's image that
+    cannot be read, and UnwritableDirectory."""
     header = BackupHeader(
-        cluster=cluster.cluster,
+        cluster=cluster,
         version=__version__,
         written_at=now,
-        claim=claim,
-        sizes={name: len(contents[name]) for name in CONTENTS},
+        claim=claim_in(contents[STORE_IMAGE], file),
+        sizes={name: len(contents[name]) for name in sorted(contents)},
     )
     head = KIND + FORMAT + codec.dumps(header) + b"\n"
-    body = head + b"".join(contents[name] for name in CONTENTS)
+    body = head + b"".join(contents[name] for name in sorted(contents))
     replace_file(file, body + hashlib.sha256(body).hexdigest().encode() + b"\n")
     return header
 
@@ -93,24 +106,34 @@ def restore_backup(directory: Path, file: Path) -> BackupHeader:
     """
     cluster = read_cluster(directory)
     if cluster is None:
-        raise NotRunning(
-            f"there is no cluster in {directory}", remedy="name the right directory with --cluster"
-        )
+        raise NotRunning(f"there is no cluster in {directory}", remedy=WHICH)
     header, contents = read_backup(file)
     if header.cluster != cluster.cluster:
         raise ForeignManifest(
             f"{file} is a backup of cluster {header.cluster}, and {directory} is {cluster.cluster}",
             remedy="name the backup of this cluster, or the directory of that one with --cluster",
         )
-    store = directory / STORE
-    with _locked(store):
-        with writing_in(directory):
-            for ending in ("-wal", "-shm", ""):  # so that no half of the old one is taken for whole
-                if os.path.lexists(f"{store}{ending}"):
-                    os.replace(f"{store}{ending}", f"{store}.replaced{ending}")
-        replace_file(Path(cluster.token_file), contents["token"])
-        replace_file(store, contents["store"])
+    with _locked(directory / STORE):
+        replace_file(Path(cluster.token_file), contents[TOKEN])
+        _put(directory / STORE, contents[STORE_IMAGE])
     return header
+
+
+def put_image(store: Path, image: bytes) -> None:
+    """Put an image in a store's place; what was there is kept as `.replaced`. Raises CorruptFile
+    for bytes that are no store, AlreadyRunning while a controller has it open, and
+    UnwritableDirectory."""
+    claim_in(image, store)
+    with _locked(store):
+        _put(store, image)
+
+
+def _put(store: Path, image: bytes) -> None:
+    with writing_in(store.parent):
+        for ending in ("-wal", "-shm", ""):  # so that no half of the old one is taken for whole
+            if os.path.lexists(f"{store}{ending}"):
+                os.replace(f"{store}{ending}", f"{store}.replaced{ending}")
+    replace_file(store, image)
 
 
 def read_backup(file: Path) -> tuple[BackupHeader, dict[str, bytes]]:
@@ -135,14 +158,19 @@ def read_backup(file: Path) -> tuple[BackupHeader, dict[str, bytes]]:
     except codec.CodecError as fault:
         raise _damaged(file, str(fault)) from fault
     contents, at = {}, 0
-    for name in CONTENTS:
-        contents[name] = rest[at : at + header.sizes.get(name, 0)]
+    for name in sorted(header.sizes):
+        contents[name] = rest[at : at + header.sizes[name]]
         at += len(contents[name])
     return header, contents
 
 
-def _image_of(store: Path) -> tuple[bytes, Claim | None]:
-    """The whole database as of one moment, without a write-ahead log, and what it claims."""
+def image_of(store: Path) -> bytes:
+    """The whole database as of one moment, without a write-ahead log. Raises NotRunning if there is
+    none, and CorruptFile."""
+    if not store.exists():
+        raise NotRunning(
+            f"there is no store of a controller at {store}", remedy="start the controller once"
+        )
     with tempfile.TemporaryDirectory(prefix="rhino-backup-") as scratch:
         copy = Path(scratch) / STORE
         try:
@@ -155,11 +183,21 @@ def _image_of(store: Path) -> tuple[bytes, Claim | None]:
                 (verdict,) = image.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
                     raise _damaged(store, verdict)
-                found = image.execute("SELECT v FROM entries WHERE k = ?", (CLAIM,)).fetchone()
-            claim: Claim | None = None if found is None else codec.loads_checked(Claim, found[0])
-        except (sqlite3.Error, codec.CodecError) as fault:
+        except sqlite3.Error as fault:
             raise _damaged(store, str(fault)) from fault
-        return copy.read_bytes(), claim
+        return copy.read_bytes()
+
+
+def claim_in(image: bytes, named: Path) -> Claim | None:
+    """What a store's image claims; None if its controller never ran. Raises CorruptFile, by the
+    name of the file that it is of."""
+    try:
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.deserialize(image)
+            found = database.execute("SELECT v FROM entries WHERE k = ?", (CLAIM,)).fetchone()
+        return None if found is None else codec.loads_checked(Claim, found[0])
+    except (sqlite3.Error, codec.CodecError) as fault:
+        raise _damaged(named, str(fault)) from fault
 
 
 @contextmanager

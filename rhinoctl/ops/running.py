@@ -182,7 +182,7 @@ def follow_logs(
     role = roles[-1]
 
     def look(there: Host) -> tuple[Process, Log]:
-        process, _ = _process(there, cluster, role)
+        process, _ = process_at(there, cluster, role)
         return process, process.logs(there, lines)
 
     def look_again(there: Host) -> Log:
@@ -320,7 +320,7 @@ def _troubles(health: Health) -> frozenset[str] | None:
 
 def _on(cluster: Deployed, do: Do, at: At) -> Callable[[Host], None]:
     def on(host: Host) -> None:
-        process, _ = _process(host, cluster, at.role)
+        process, _ = process_at(host, cluster, at.role)
         do(host, process, at)
 
     return on
@@ -335,7 +335,7 @@ def check_deployed(cluster: Deployed) -> None:
         )
 
 
-def _process(host: Host, cluster: Deployed, role: Role) -> tuple[Process, DeployedFacts]:
+def process_at(host: Host, cluster: Deployed, role: Role) -> tuple[Process, DeployedFacts]:
     """A process of a host that is the cluster's. Raises ForeignManifest, NotRunning."""
     place, top = cluster.places[host.name], cluster.inventory.install_dir
     deployed = ask_deployed(host, top, (), ())
@@ -373,7 +373,7 @@ def _view(
 
 
 def _seen(host: Host, cluster: Deployed, role: Role) -> ProcessView:
-    process, deployed = _process(host, cluster, role)
+    process, deployed = process_at(host, cluster, role)
     state = process.state(host)
     return ProcessView(
         host=host.name,

@@ -67,8 +67,9 @@ def backup_text(view: BackupView) -> RenderableType:
             "size": size(view.size),
         }
     )
+    start = "rhinoctl start controller" if view.deployed else "rhinoctl local up"
     after = Text(
-        "start the controller (`rhinoctl local up`), and see in `rhinoctl status` whether the"
-        " workers listen to it"
+        f"start the controller (`{start}`), and see in `rhinoctl status` whether the workers"
+        " listen to it"
     )
     return spaced([Text(f"{done} {view.file}", "bold"), found, after if view.restored else None])

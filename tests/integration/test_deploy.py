@@ -398,3 +398,30 @@ def test_a_link_that_is_slow_is_named_by_check(cluster: Cluster) -> None:
     assert network() == {"w1": "warn", "w2": "warn", "w3": "pass"}
     cluster.hosts.slow("w2", 0)
     assert network() == {"w1": "pass", "w2": "pass", "w3": "pass"}
+
+
+def test_a_controller_s_store_is_backed_up_and_brought_back(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from another machine, where the cluster's keys are not."""
+    assert cluster.run("deploy")[0] is Exit.DONE
+    file = str(tmp_path / "monday")
+    code, view = cluster.run("controller", "backup", file)
+    assert (code, view["deployed"]) == (Exit.DONE, True)
+    code, view = cluster.run("controller", "restore", file)
+    assert (code, view["error"]["code"]) == (Exit.REFUSED, "already-running")
+    assert cluster.run("stop", "controller", "--yes")[0] is Exit.DONE
+    data = cluster.hosts.hosts["c1"].directory / "varlib/rhinoctl"
+    (store,) = data.rglob("controller.db")
+    store.write_bytes(b"no store")
+    code, view = cluster.run("controller", "backup", f"{file}-2")
+    assert (code, view["error"]["code"]) == (Exit.NEEDS_REPAIR, "corrupt-file")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert cluster.run("controller", "restore", file)[0] is Exit.DONE
+    assert (store.parent / "controller.db.replaced").read_bytes() == b"no store"
+    assert store.stat().st_mode & 0o777 == 0o600
+    code, view = cluster.run("deploy", "--yes")  # with new certificates
+    assert code is Exit.DONE
+    await_health("clicks", 3)
+    assert read_status("clicks").refused_by == ()
