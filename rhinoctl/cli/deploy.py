@@ -18,6 +18,7 @@ from rhinoctl.cli.options import (
 )
 from rhinoctl.errors import Exit, UsageError
 from rhinoctl.ops import deploy as ops
+from rhinoctl.ops import letting_go
 from rhinoctl.ops import undeploy as undeploying
 from rhinoctl.ops.deployed import read_deployed
 from rhinoctl.ops.hosts import Login, login_of
@@ -140,6 +141,20 @@ def undeploy(
     wipe_data: Annotated[
         bool, typer.Option("--wipe-data", help="Remove the state of all jobs, too, for good.")
     ] = False,
+    lost: Annotated[
+        bool,
+        typer.Option(
+            "--lost",
+            help="Let what is named by --host go without going there: its machine is gone for good,"
+            " or was installed anew. Refused while it answers.",
+        ),
+    ] = False,
+    former: Annotated[
+        bool,
+        typer.Option(
+            "--former", help="Only from machines that were let go by --lost, and are back."
+        ),
+    ] = False,
     confirmed: Annotated[
         str | None,
         typer.Option(
@@ -159,24 +174,60 @@ def undeploy(
     it again.
     """
     hosts = hosts_of(host or ())
-    name = confirmed if confirmed is not None else _asked(inventory, hosts, wipe_data)
-    request = undeploying.UndeployRequest(
-        inventory=inventory, confirmed=name, hosts=hosts, wipe_data=wipe_data
-    )
+    _check_options(hosts, lost=lost, former=former, wipe_data=wipe_data)
+    what = _what(inventory, hosts, lost=lost, former=former, wipe_data=wipe_data)
+    name = confirmed if confirmed is not None else _asked(what)
     login = login_of(accept_new=accept_new, ask_password=ask_password, tell=say)
-    view = undeploying.undeploy(request, login, say)
+    if lost:
+        view = letting_go.let_go(inventory, name, hosts, login, say)
+    else:
+        request = undeploying.UndeployRequest(
+            inventory=inventory, confirmed=name, hosts=hosts, wipe_data=wipe_data, former=former
+        )
+        view = undeploying.undeploy(request, login, say)
     emit(view, as_json, undeploy_table)
     return undeploying.exit_of(view)
 
 
-def _asked(inventory: InventoryFile, names: tuple[str, ...], wipe_data: bool) -> str:
-    hosts = ", ".join(read_deployed(inventory).selected(names))
+def _check_options(hosts: tuple[str, ...], *, lost: bool, former: bool, wipe_data: bool) -> None:
+    if lost and not hosts:
+        raise UsageError(
+            "--lost is about processes that are named", remedy="name them: --host w3 --lost"
+        )
+    if lost and (former or wipe_data):
+        raise UsageError(
+            "--lost does nothing on any host", remedy="leave out --wipe-data and --former"
+        )
+    if former and hosts:
+        raise UsageError(
+            "--former is about all machines that were let go", remedy="leave out --host"
+        )
+
+
+def _what(
+    inventory: InventoryFile,
+    names: tuple[str, ...],
+    *,
+    lost: bool,
+    former: bool,
+    wipe_data: bool,
+) -> str:
+    cluster = read_deployed(inventory)
+    hosts = ", ".join(cluster.selected(names))
+    if lost:
+        return f"{', '.join(names)} will be let go: nothing is done on any host."
+    if former:
+        hosts = ", ".join(each.host for each in cluster.home.former()) or "no machine"
     data = "and the state of all jobs" if wipe_data else "but not the state of jobs"
+    return f"everything of rhinoctl will be removed from {hosts}, {data}."
+
+
+def _asked(what: str) -> str:
     if not sys.stdin.isatty():
         raise UsageError(
             "there is no terminal to ask for the cluster's name on", remedy="add --confirm NAME"
         )
-    say(f"everything of rhinoctl will be removed from {hosts}, {data}.")
+    say(what)
     return str(typer.prompt("Type the cluster's name", err=True))
 
 
@@ -220,10 +271,12 @@ def add_to(app: typer.Typer) -> None:
     )(rotate_keys)
     app.command(
         **ends(
-            "rhinoctl undeploy\nrhinoctl undeploy --wipe-data --confirm clicks",
+            "rhinoctl undeploy\nrhinoctl undeploy --wipe-data --confirm clicks\n"
+            "rhinoctl undeploy --host controller --lost",
             *codes,
             busy=busy,
-            refused="another name was typed, or a worker has vnodes, copies or instances",
+            refused="another name was typed; a worker has vnodes, copies or instances; what is"
+            " said to be lost is well",
             partial="something may be left on a host, or was not wiped",
         )
     )(undeploy)

@@ -6,6 +6,7 @@ A directory for each cluster, of mode 0700, every file in it 0600:
     issued/          each certificate with its key, and for which hosts it was issued
     members.json     which workers have been deployed, and on which machine each
     seat.json        on which machine the controller has been deployed
+    former.json      machines that were let go with something of the cluster on them
     network.json     how fast the workers' networks are, as `rhinoctl check` measured it
     runs/            what each deployment did (`rhinoctl.config.runs`)
     cluster.json, …  access of whoever types commands here; `driver/` and `viewer/` likewise
@@ -27,7 +28,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rhinoctl.config import cluster as local
 from rhinoctl.config.authority import Authority, expires, issue, make_authority
@@ -41,6 +42,7 @@ FORMAT: Final = 1
 AUTHORITY: Final = "authority.json"
 MEMBERS: Final = "members.json"
 SEAT: Final = "seat.json"
+FORMER: Final = "former.json"
 NETWORK: Final = "network.json"
 RUNS: Final = "runs"
 
@@ -76,6 +78,17 @@ class IssuedFile:
 class Member:
     """Where a process was deployed: its host by the inventory, and the machine's id."""
 
+    host: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """A machine that was let go while it did not answer: what was deployed there, by its name and
+    role, is there still when it is back."""
+
+    name: str
+    role: Role
     host: str
     machine: str
 
@@ -205,18 +218,13 @@ class ClusterHome:
 
     def members(self) -> dict[str, Member]:
         """Workers that were deployed and not undeployed, by name. Raises ForeignManifest."""
-        path = self.directory / MEMBERS
-        try:
-            found: Mapping[str, Member] = codec.loads(Mapping[str, Member], path.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (OSError, codec.CodecError) as fault:
-            raise ForeignManifest(
-                f"{path} cannot be used: {fault}",
-                remedy="bring it back from a copy, or remove it if every worker that has state is"
-                " in the inventory, on the machine that it was deployed on",
-            ) from None
-        return dict(found)
+        found: Mapping[str, Member] | None = self._kept(
+            MEMBERS,
+            Mapping[str, Member],
+            "every worker that has state is in the inventory, on the machine that it was deployed"
+            " on",
+        )
+        return dict(found or {})
 
     def join(self, worker: str, member: Member) -> None:
         """A worker has been deployed. Raises UnwritableDirectory."""
@@ -232,17 +240,9 @@ class ClusterHome:
 
     def seat(self) -> Member | None:
         """Where the controller was deployed, and not undeployed. Raises ForeignManifest."""
-        path = self.directory / SEAT
-        try:
-            found: Member = codec.loads(Member, path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, codec.CodecError) as fault:
-            raise ForeignManifest(
-                f"{path} cannot be used: {fault}",
-                remedy="bring it back from a copy, or remove it if the inventory names the machine"
-                " that the controller was deployed on",
-            ) from None
+        found: Member | None = self._kept(
+            SEAT, Member, "the inventory names the machine that the controller was deployed on"
+        )
         return found
 
     def take_seat(self, seat: Member) -> None:
@@ -255,18 +255,62 @@ class ClusterHome:
         with local.writing_in(self.directory):
             (self.directory / SEAT).unlink(missing_ok=True)
 
-    def rates(self) -> Rates | None:
-        """What was measured of the network; None if nothing was. Raises ForeignManifest."""
-        path = self.directory / NETWORK
+    def former(self) -> tuple[Former, ...]:
+        """What was let go, and not undeployed since. Raises ForeignManifest."""
+        found: tuple[Former, ...] | None = self._kept(
+            FORMER, tuple[Former, ...], "nothing of the cluster is left on machines that it had"
+        )
+        return found or ()
+
+    def let_go(self, name: str, role: Role, *, remembered: bool) -> Member | None:
+        """A process has its place no more, though it was not undeployed; where that was.
+        `remembered`: it may be there still. Raises ForeignManifest and UnwritableDirectory."""
+        there = self.seat() if role is Role.CONTROLLER else self.members().get(name)
+        if there is None:
+            return None
+        if remembered:
+            known = Former(name=name, role=role, host=there.host, machine=there.machine)
+            self._write_former([*(each for each in self.former() if each != known), known])
+        if role is Role.CONTROLLER:
+            self.leave_seat()
+        else:
+            self.leave(name)
+        return there
+
+    def clear(self, machine: str, role: Role | None = None) -> None:
+        """Nothing that was let go is on a machine any more, or is of a role that has a place there
+        again. Raises UnwritableDirectory."""
+        self._write_former(
+            [
+                each
+                for each in self.former()
+                if each.machine != machine or role not in (None, each.role)
+            ]
+        )
+
+    def _write_former(self, former: Sequence[Former]) -> None:
+        if tuple(former) != self.former():
+            local.replace_file(self.directory / FORMER, codec.dumps(tuple(former)))
+
+    def _kept(self, name: str, kind: Any, spare: str) -> Any:
+        """What is in a file, None without it, which is as good if what `spare` says is so. Raises
+        ForeignManifest."""
+        path = self.directory / name
         try:
-            found: Rates = codec.loads(Rates, path.read_bytes())
+            return codec.loads(kind, path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, codec.CodecError) as fault:
             raise ForeignManifest(
                 f"{path} cannot be used: {fault}",
-                remedy="bring it back from a copy; or remove it, then `rhinoctl check --apply`",
+                remedy=f"bring it back from a copy, or remove it if {spare}",
             ) from None
+
+    def rates(self) -> Rates | None:
+        """What was measured of the network; None if nothing was. Raises ForeignManifest."""
+        found: Rates | None = self._kept(
+            NETWORK, Rates, "it can be measured anew: `rhinoctl check --apply`"
+        )
         return found
 
     def keep_rates(self, rates: Rates) -> None:

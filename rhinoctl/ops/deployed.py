@@ -5,11 +5,11 @@ Every verb that works on hosts begins here: one look at each host, all at once.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from rhinoctl.config.clusters import ClusterHome, Member, blank_papers
+from rhinoctl.config.clusters import ClusterHome, Former, Member, blank_papers
 from rhinoctl.config.deployment import (
     DirectoryFound,
     FileFound,
@@ -66,13 +66,15 @@ def clusters_directory() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """A cluster that a command is about: `text` is that of the inventory, as it was written."""
+    """A cluster that a command is about: `text` is that of the inventory, as it was written. With a
+    `former`, the inventory has its process where that was."""
 
     file: str
     text: str
     inventory: Inventory
     home: ClusterHome
     places: Mapping[str, Place]
+    former: Former | None = None
 
     def selected(self, names: Iterable[str]) -> dict[str, tuple[Role, ...]]:
         """The hosts and processes that are meant, all without a name: `controller`, a worker, or
@@ -80,7 +82,7 @@ class Deployed:
         wanted = list(dict.fromkeys(names))
         found: dict[str, set[Role]] = {}
         for name in wanted:
-            for place, role in self._called(name):
+            for place, role in self.called(name):
                 found.setdefault(place.host, set()).add(role)
         if not wanted:
             found = {name: set(place.roles) for name, place in self.places.items()}
@@ -90,7 +92,39 @@ class Deployed:
             if name in found
         }
 
-    def _called(self, name: str) -> list[tuple[Place, Role]]:
+    def at_home(self, place: Place) -> list[tuple[str, Member]]:
+        """Where the processes of a place were deployed, by their names. Raises ForeignManifest."""
+        if self.former is not None:
+            there = Member(host=self.former.host, machine=self.former.machine)
+            return [(self.former.name, there)]
+        seat = None if place.controller is None else self.home.seat()
+        member = None if place.worker is None else self.home.members().get(place.worker.id)
+        known = ((CONTROLLER, seat), (place.host, member))
+        return [(name, there) for name, there in known if there is not None]
+
+    def with_former(self, former: Former) -> "Deployed":
+        """The cluster as it was while a process was where it was let go, and of it only that. What
+        its line says else is that of today, or of the first worker if it has none any more."""
+        inventory = self.inventory
+        if former.role is Role.CONTROLLER:
+            controller = inventory.controller.model_copy(update={"host": former.host})
+            place = Place(host=CONTROLLER, controller=controller)
+            changed: dict[str, object] = {"controller": controller}
+        else:
+            lines = {each.id: each for each in inventory.workers}
+            line = lines.get(former.name, inventory.workers[0])
+            moved = line.model_copy(update={"host": former.host, "name": former.name})
+            place = Place(host=former.name, worker=moved)
+            changed = {"workers": [*lines.values(), moved]}
+        return replace(
+            self,
+            inventory=inventory.model_copy(update=changed),
+            places={place.host: place},
+            former=former,
+        )
+
+    def called(self, name: str) -> list[tuple[Place, Role]]:
+        """The processes that a name means. Raises UnknownHost."""
         found = []
         for place in self.places.values():
             if place.controller and name in (CONTROLLER, place.controller.host):
@@ -342,38 +376,44 @@ def check_machine(cluster: Deployed, looked: Looked) -> None:
             f"{looked.place.host}: it is another machine than worker {looked.place.host} was"
             f" deployed on, {member.host}, where its state is",
             remedy="name that machine; if it is gone for good, or is this one installed anew,"
-            f" `rhinoctl undeploy --host {looked.place.host}` first",
+            f" `rhinoctl undeploy --host {looked.place.host} --lost` first",
         )
 
 
 def _check_seat(cluster: Deployed, looked: Looked) -> None:
     """Raise HostUnfit for a controller that was deployed on another machine: it would begin anew,
-    without its store, beside the one there."""
-    seat = None if looked.place.controller is None else cluster.home.seat()
+    without its store, beside the one there; and for a host that still has one of before."""
+    place = looked.place
+    seat = None if place.controller is None else cluster.home.seat()
     if seat is not None and seat.machine != looked.facts.machine_id:
         raise HostUnfit(
-            f"{looked.place.host}: it is another machine than the controller was deployed on,"
+            f"{place.host}: it is another machine than the controller was deployed on,"
             f" {seat.host}, where its store is",
-            remedy="name that machine; if it is gone for good, or is this one installed anew,"
-            f" `rhinoctl undeploy --host {CONTROLLER}` first: docs/protocol/controller-loss.md",
+            remedy=f"name that machine; if it is gone for good, or was installed anew,"
+            f" `rhinoctl undeploy --host {CONTROLLER} --lost` first",
         )
+    for former in cluster.home.former():
+        if former.machine == looked.facts.machine_id and former.role not in place.roles:
+            raise HostUnfit(
+                f"{place.host}: the {former.role.value} that was let go with this machine,"
+                f" {former.name}, is there still",
+                remedy="`rhinoctl undeploy --former` removes it",
+            )
 
 
 def check_at_home(cluster: Deployed, place: Place, machine: str) -> None:
     """Raise HostUnfit if what is to be done to a process would be done to another machine than the
     one that it was deployed on."""
-    seat = None if place.controller is None else cluster.home.seat()
     members = cluster.home.members()
-    member = None if place.worker is None else members.get(place.worker.id)
-    for name, there in ((CONTROLLER, seat), (place.host, member)):
-        if there is not None and machine not in ("", there.machine):
+    for name, there in cluster.at_home(place):
+        if machine not in ("", there.machine):
             others = [name for name, each in members.items() if each.machine == machine]
             whose = f"the machine of worker {others[0]}" if others else "another machine"
             raise HostUnfit(
                 f"{place.host}: it is {whose}: {name} was deployed on {there.host}",
                 remedy=f"put its line in the inventory right: {name} is on {there.host}; if that"
-                f" machine is gone for good, `rhinoctl undeploy --host {place.host}` lets it go,"
-                " with a line that names one where nothing is",
+                " machine is gone for good, or was installed anew, `rhinoctl undeploy --host"
+                f" {name} --lost` lets it go",
             )
 
 
@@ -395,10 +435,25 @@ def remember(cluster: Deployed, looked: Looked, role: Role) -> None:
         cluster.home.take_seat(Member(host=place.controller.host, machine=machine))
     if role is Role.AGENT and place.worker is not None:
         cluster.home.join(place.worker.id, Member(host=place.worker.host, machine=machine))
+    cluster.home.clear(machine, role)
+
+
+def words_about(former: Former) -> str:
+    """What a person has to know of a machine that was let go."""
+    return (
+        f"{former.host} was let go with the {former.role.value} of {former.name} on it: once it is"
+        " back, `rhinoctl undeploy --former`"
+        if former.role is Role.AGENT
+        else f"{former.host} was let go with the controller on it: once it is back,"
+        " `rhinoctl undeploy --former`"
+    )
 
 
 def forget(cluster: Deployed, place: Place) -> None:
     """Nothing that was deployed on a host is there any more. Raises UnwritableDirectory."""
+    if cluster.former is not None:
+        cluster.home.clear(cluster.former.machine)
+        return
     if place.controller is not None:
         cluster.home.leave_seat()
     if place.worker is not None and cluster.home.members():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rhinoctl.config.cluster import replace_file
+from rhinoctl.config.deployment import Role
 from rhinoctl.config.inventory import CONTROLLER, Worker
 from rhinoctl.config.inventory_edit import Edited, with_worker, without_worker
 from rhinoctl.config.inventory_edit import NewWorker as NewWorker
@@ -231,7 +232,7 @@ def remove_host(
     undeployed = None
     if request.lost:
         with cluster.home.claimed():
-            cluster.home.leave(worker.id)
+            cluster.home.let_go(worker.id, Role.AGENT, remembered=True)
     else:
         undeployed = _undeploy(cluster, request, worker, login, progress, means)
         if undeployed.faults:

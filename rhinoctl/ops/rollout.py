@@ -42,6 +42,7 @@ from rhinoctl.ops.deployed import (
     outline,
     remember,
     target,
+    words_about,
 )
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.rollout_views import DeployView, HostView, Progress
@@ -173,6 +174,8 @@ class Deployment:
         self._progress.say(f"hosts to look at: {len(self._hosts)}")
         if any(self._cluster.places[name].controller is not None for name in self._hosts):
             self._tell_rates()
+        for former in self._cluster.home.former():
+            self._progress.say(words_about(former))
         found = look_at_all(self._cluster, self._hosts, self._fleet.each)
         self._looked = {name: each for name, each in found.items() if isinstance(each, Looked)}
         self._faults = {name: each for name, each in found.items() if isinstance(each, RhinoError)}
@@ -403,6 +406,9 @@ class Deployment:
         """See that what was left as it is does its part, too: a process that hangs still runs; and
         that the controller is listened to."""
         same = [name for name in self._hosts if self._state(name) is HostState.UNCHANGED]
+        for name in same:
+            for role in self._roles(name):
+                remember(self._cluster, self._looked[name], role)
         places = [self._cluster.places[name] for name in same]
         silent = self.health.silent(places, self._means.look_back_s) if places else {}
         for name, why in silent.items():

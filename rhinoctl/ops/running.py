@@ -15,7 +15,13 @@ from rhinoctl.errors import (
     NotRunning,
     RhinoError,
 )
-from rhinoctl.ops.deployed import Deployed, bare_host, check_at_home, read_deployed
+from rhinoctl.ops.deployed import (
+    Deployed,
+    bare_host,
+    check_at_home,
+    read_deployed,
+    words_about,
+)
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.ops.steps import SETTLE_S, Health, read_status
@@ -75,12 +81,13 @@ class HostFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsView:
-    """The processes of a cluster's hosts."""
+    """The processes of a cluster's hosts; `former` tells of machines that were let go."""
 
     file: str
     cluster: str
     processes: tuple[ProcessView, ...]
     faults: tuple[HostFault, ...]
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +376,7 @@ def _view(
             each for views in found.values() if isinstance(views, list) for each in views
         ),
         faults=faults_of(failed),
+        former=tuple(map(words_about, cluster.home.former())),
     )
 
 

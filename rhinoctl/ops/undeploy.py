@@ -1,7 +1,7 @@
 """`rhinoctl undeploy`: nothing of ours is left on the hosts; state stays unless it is to go."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rhinoctl.config.deployment import Place, Role, check_identity
@@ -38,24 +38,27 @@ from rhinoctl.remote.ssh import Login
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeployRequest:
     """What is asked for. `confirmed` is the cluster's name, as a person has typed it; no `hosts`
-    are all of them."""
+    are all of them. `former`: only on machines that were let go."""
 
     inventory: Path
     confirmed: str
     hosts: tuple[str, ...] = ()
     wipe_data: bool = False
+    former: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeployedHost:
     """A host of which everything is gone. `kept` are its directories of state that have some still,
     `strange` those that the inventory names and that were never deployed, with something in them;
-    UNCHANGED: nothing had to be removed."""
+    UNCHANGED: nothing had to be removed. With `let_go`, where it was, nothing was removed there:
+    the machine is lost."""
 
     host: str
     state: HostState
     kept: tuple[str, ...]
     strange: tuple[str, ...] = ()
+    let_go: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,8 @@ def undeploy(
     status: Callable[[Deployed], StatusView] = read_status,
 ) -> UndeployView:
     """End all processes and remove what was deployed, the controller first. What identifies the
-    cluster stays here while there is state of it.
+    cluster stays here while there is state of it. Machines that were let go are gone to, too,
+    unless hosts are named.
 
     Raises NoInventory, InvalidInventory, UnknownHost, Busy, Refused if another name was typed, or
     for an inventory that leaves out a worker that was deployed, and WorkerInUse for a worker that
@@ -85,26 +89,48 @@ def undeploy(
     """
     cluster = read_deployed(request.inventory)
     check_confirmed(cluster.inventory.cluster, request.confirmed)
-    wanted = cluster.selected(request.hosts)
+    wanted = {} if request.former else cluster.selected(request.hosts)
     _check_unused(cluster, wanted, status)
-    with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
-        if not request.hosts:
+    with cluster.home.claimed():
+        if not (request.hosts or request.former):
             check_members(cluster)
-        tell(f"hosts to look at: {len(wanted)}")
-
-        def on(host: Host) -> UndeployedHost:
-            alone = bool(request.hosts)
-            return _remove(cluster, host, tell, wipe=request.wipe_data, alone=alone)
-
-        first = [name for name in wanted if cluster.places[name].controller is not None]
-        found: dict[str, UndeployedHost | RhinoError] = dict(fleet.each(on, first))
-        found |= fleet.each(on, [name for name in wanted if name not in found])
+        found = _undeploy(cluster, wanted, request, login, tell, open_fleet)
+        for former in () if request.hosts else cluster.home.former():
+            there = cluster.with_former(former)
+            answers = _undeploy(there, there.places, request, login, tell, open_fleet)
+            found |= {f"{name} on {former.host}": each for name, each in answers.items()}
         view = _view(cluster, found, wiped=request.wipe_data)
-        for host in view.hosts:
-            forget(cluster, cluster.places[host.host])
-        if request.wipe_data and not request.hosts and exit_of(view) is Exit.DONE:
+        whole = request.wipe_data and not (request.hosts or request.former)
+        if whole and exit_of(view) is Exit.DONE:
             cluster.home.forget()
         return view
+
+
+def _undeploy(
+    cluster: Deployed,
+    wanted: Iterable[str],
+    request: UndeployRequest,
+    login: Login,
+    tell: Tell,
+    open_fleet: OpenFleet,
+) -> dict[str, UndeployedHost | RhinoError]:
+    """Remove what is on hosts, that of the controller first; those that were done are forgotten."""
+
+    def on(host: Host) -> UndeployedHost:
+        alone = bool(request.hosts)
+        return _remove(cluster, host, tell, wipe=request.wipe_data, alone=alone)
+
+    hosts = list(wanted)
+    first = [name for name in hosts if cluster.places[name].controller is not None]
+    if hosts:
+        tell(f"hosts to look at: {', '.join(hosts)}")
+    with open_fleet(cluster.inventory, login) as fleet:
+        found: dict[str, UndeployedHost | RhinoError] = dict(fleet.each(on, first))
+        found |= fleet.each(on, [name for name in hosts if name not in found])
+    for name, each in found.items():
+        if isinstance(each, UndeployedHost):
+            forget(cluster, cluster.places[name])
+    return found
 
 
 def _check_unused(
@@ -150,17 +176,16 @@ def _remove(
     if not (deployed.installed or prepared or (wipe and deployed.identity)):
         kept = tuple(path for path in own if path in deployed.holds)
         unchanged = HostState.UNCHANGED
-        if not alone:  # named alone it is let go, whatever has become of where it was
-            check_at_home(cluster, place, ask_facts(host, (), ()).machine_id)
+        check_at_home(cluster, place, ask_facts(host, (), ()).machine_id)
         return UndeployedHost(host=host.name, state=unchanged, kept=kept, strange=strange)
     if not prepared:  # by `check --apply`: then nothing runs, and nobody has to know the cluster
         _check_ours(cluster, host, deployed)
         facts = ask_facts(host, (), ())
         check_at_home(cluster, place, facts.machine_id)
-        if alone:
-            _check_alone(place, deployed)
-        _check_mounted(host, [path for path in own if path in deployed.gone])
+        if alone or cluster.former is not None:
+            _check_alone(cluster, place, facts.machine_id, deployed)
         _end(cluster, host, deployed, facts, tell)
+        _check_mounted(host, [path for path in own if path in deployed.gone])
     tell(f"{host.name}: removing what was installed{', and the state of all jobs' if wipe else ''}")
     kept = remove_deployed(host, top, own, wipe=wipe, root=place.sudo)
     return UndeployedHost(host=host.name, state=HostState.DONE, kept=kept, strange=strange)
@@ -178,9 +203,11 @@ def _check_ours(cluster: Deployed, host: Host, deployed: DeployedFacts) -> None:
     check_identity(host.name, cluster.inventory.install_dir, known.identity, deployed.identity)
 
 
-def _check_alone(place: Place, deployed: DeployedFacts) -> None:
-    """Raise HostUnfit where more would go with a host than the inventory has on it."""
-    more = [role for role in Role if role.value in deployed.started and role not in place.roles]
+def _check_alone(cluster: Deployed, place: Place, machine: str, deployed: DeployedFacts) -> None:
+    """Raise HostUnfit where more would go with a host than the inventory has on it, or was let
+    go."""
+    known = {*place.roles, *(f.role for f in cluster.home.former() if f.machine == machine)}
+    more = [role for role in Role if role.value in deployed.started and role not in known]
     if more:
         raise HostUnfit(
             f"{place.host}: the {more[0].value} was deployed there, too, and the inventory has it"
@@ -193,7 +220,8 @@ def _check_mounted(host: Host, gone: Sequence[str]) -> None:
     """Raise DiskNotMounted for state that was there and is gone: the record would lose it."""
     if gone:
         raise DiskNotMounted(
-            f"{host.name}: {gone[0]} was there and is gone",
+            f"{host.name}: {gone[0]} was there and is gone; what ran there has ended, and all files"
+            " are left",
             remedy="mount its disk, then repeat the command; if its state is lost for good, make"
             " the directory by hand",
         )
@@ -218,6 +246,10 @@ def _view(
         file=cluster.file,
         cluster=cluster.inventory.cluster,
         wiped=wiped,
-        hosts=tuple(each for each in found.values() if isinstance(each, UndeployedHost)),
+        hosts=tuple(
+            replace(each, host=name)
+            for name, each in found.items()
+            if isinstance(each, UndeployedHost)
+        ),
         faults=faults_of(found),
     )

@@ -98,10 +98,20 @@ def undeploy_table(view: UndeployView) -> RenderableType:
     table = columns("HOST", "STATE", "STATE OF JOBS")
     for host in view.hosts:
         gone = "removed" if host.state is HostState.DONE else "nothing to remove"
+        if host.let_go:
+            gone = f"let go, with {host.let_go}"
         table.add_row(host.host, Text(gone, "green"), " ".join(host.kept) or "-")
     title = Text(f"{view.file}: cluster {view.cluster}")
-    parts = [title, table if table.row_count else None, _strange(view), faults_table(view.faults)]
-    return spaced(parts)
+    lost = "what was let go is there still when its machine is back: rhinoctl undeploy --former"
+    return spaced(
+        [
+            title,
+            table if table.row_count else None,
+            Text(lost) if any(host.let_go for host in view.hosts) else None,
+            _strange(view),
+            faults_table(view.faults),
+        ]
+    )
 
 
 def _strange(view: UndeployView) -> RenderableType | None:

@@ -35,6 +35,7 @@ def hosts_table(view: HostsView) -> RenderableType:
             title,
             table if table.row_count else None,
             Text("\n".join(remarks)) if remarks else None,
+            Text("\n".join(view.former), "yellow") if view.former else None,
             faults_table(view.faults),
         ]
     )

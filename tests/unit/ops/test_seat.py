@@ -3,7 +3,7 @@ it."""
 
 import pytest
 
-from rhinoctl.config.clusters import ClusterHome
+from rhinoctl.config.clusters import ClusterHome, Member
 from rhinoctl.config.runs import HostState
 from rhinoctl.errors import Exit
 from rhinoctl.ops.deploy import exit_of
@@ -89,13 +89,13 @@ def test_it_is_neither_started_nor_stopped_elsewhere(world: World) -> None:
     assert world.hosts["controller"].running
 
 
-def test_one_whose_machine_is_gone_for_good_goes_elsewhere(world: World) -> None:
-    mistyped(world)
-    assert exit_of_undeploy(removed(world, "clicks", "controller")) is Exit.DONE
-    assert home().seat() is None
-    view = world.deploy()
-    assert exit_of(view) is Exit.DONE
-    assert world.hosts["controller"].running
+def test_a_seat_that_is_not_known_is_taken_again(world: World) -> None:
+    """As after an earlier release had forgotten it."""
+    home().leave_seat()
+    home().leave("w1")
+    assert set(states(world.deploy()).values()) == {HostState.UNCHANGED}
+    assert home().seat() == Member(host="c1", machine="controller")
+    assert set(home().members()) == {"w1", "w2"}
 
 
 def test_a_deployment_tells_who_does_not_listen_to_its_controller(world: World) -> None:
