@@ -150,7 +150,7 @@ def restart(
 ) -> int:
     """End and start processes, one after the other, each until it does its part.
 
-    The first that does not stops it there.
+    The first that does not stops it there; those after it go on as they are, and are named.
     """
     whole = "every process of the cluster" if not names else ", ".join(names)
     confirm(f"Restart {whole}?", yes=yes)

@@ -164,6 +164,7 @@ class Deployment:
             means.status,
             means.health_s,
             groups=means.groups if rollout.strict else None,
+            tell=progress.say,
         )
 
     # --- the plan --------------------------------------------------------------------------------
@@ -287,7 +288,7 @@ class Deployment:
     def await_well(self, before: frozenset[str] = frozenset()) -> frozenset[str]:
         """Wait until nothing is worse than before; what still is after the time for that. Raises
         NotRunning and its like."""
-        return self.health.worse(before, self._means.settle_s, self._progress.say)
+        return self.health.worse(before, self._means.settle_s, quiet_s=0.0)
 
     # --- doing it --------------------------------------------------------------------------------
 

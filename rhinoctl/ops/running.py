@@ -13,6 +13,7 @@ from rhinoctl.errors import (
     HostUnreachable,
     JumpFailed,
     NotRunning,
+    NotTried,
     RhinoError,
 )
 from rhinoctl.ops.deployed import (
@@ -25,6 +26,7 @@ from rhinoctl.ops.deployed import (
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process, process_of
 from rhinoctl.ops.steps import SETTLE_S, Health, read_status
+from rhinoctl.ops.steps import Tell as Tell
 from rhinoctl.protocol.views import StatusView
 from rhinoctl.remote.deployed import DeployedFacts, ask_deployed
 from rhinoctl.remote.facts import ask_facts
@@ -35,7 +37,6 @@ from rhinoctl.remote.supervised import Log
 
 T = TypeVar("T")
 
-Tell = Callable[[str], object]
 OpenFleet = Callable[..., Fleet[Host]]
 Status = Callable[[Deployed], StatusView]
 Selected = Mapping[str, tuple[Role, ...]]
@@ -142,7 +143,7 @@ def start(
             process.start(host)
         at.health.wait(host, process, at.cluster.places[host.name], at.role, at.controller)
 
-    return _change(file, names, login, on, open_fleet, status=status)
+    return _change(file, names, login, on, open_fleet, status=status, tell=tell)
 
 
 def stop(
@@ -158,11 +159,16 @@ def stop(
 
 
 def restart(
-    file: Path, names: Sequence[str], login: Login, tell: Tell, open_fleet: OpenFleet = fleet_of
+    file: Path,
+    names: Sequence[str],
+    login: Login,
+    tell: Tell,
+    open_fleet: OpenFleet = fleet_of,
+    status: Status = read_status,
 ) -> HostsView:
     """End and start one process after the other, each until it does its part, and the next once
-    all is as well as before the first; the first that fails ends it. Raises what `list_hosts` does,
-    Busy, and NotTried."""
+    all is as well as before the first; those after one that fails are named as not tried. Raises
+    what `list_hosts` does, and Busy."""
 
     def on(host: Host, process: Process, at: "At") -> None:
         tell(f"{host.name}: restarting the {at.role.value}")
@@ -170,7 +176,7 @@ def restart(
         process.start(host)
         at.health.wait(host, process, at.cluster.places[host.name], at.role)
 
-    return _change(file, names, login, on, open_fleet, rolling=True)
+    return _change(file, names, login, on, open_fleet, rolling=True, status=status, tell=tell)
 
 
 def follow_logs(
@@ -282,6 +288,9 @@ class At:
 
 
 Do = Callable[[Host, Process, At], None]
+Faults = dict[str, RhinoError]
+Act = Callable[[Role, Sequence[str], RhinoError | None], Faults]
+"""Does it with the processes of a role; the error is why the controller's part was not done."""
 
 
 def _change(
@@ -293,28 +302,68 @@ def _change(
     *,
     rolling: bool = False,
     status: Status = read_status,
+    tell: Tell = lambda text: None,
 ) -> HostsView:
     """Do something with processes, the controller before the agents; `rolling`: one by one."""
     cluster = read_deployed(file)
     selected = cluster.selected(names)
     check_deployed(cluster)
-    faults: dict[str, RhinoError] = {}
     with cluster.home.claimed(), open_fleet(cluster.inventory, login) as fleet:
-        health = Health(cluster, fleet.interrupted, status, silent_s=SILENT_S)
-        before = _troubles(health) if rolling else None
-        for role in AGENTS_LAST:
-            # Only the controller was dealt with when there are faults here already.
-            controller = next(iter(faults.values()), None)
+        health = Health(cluster, fleet.interrupted, status, silent_s=SILENT_S, tell=tell)
+
+        def act(role: Role, hosts: Sequence[str], controller: RhinoError | None) -> Faults:
             at = At(cluster=cluster, role=role, health=health, controller=controller)
-            hosts = [name for name, roles in selected.items() if role in roles]
-            for group in [[name] for name in hosts] if rolling else [hosts]:
-                if rolling and faults:
-                    break
-                if before is not None and role is Role.AGENT:
-                    health.settle(group[0], before, SETTLE_S)
-                found = fleet.each(_on(cluster, do, at), [n for n in group if n not in faults])
-                faults |= {n: each for n, each in found.items() if isinstance(each, RhinoError)}
+            found = fleet.each(_on(cluster, do, at), hosts)
+            return {n: each for n, each in found.items() if isinstance(each, RhinoError)}
+
+        faults = _one_by_one(selected, act, health) if rolling else _by_role(selected, act)
         return _view(cluster, fleet, selected, faults)
+
+
+def _by_role(selected: Selected, act: Act) -> Faults:
+    faults: Faults = {}
+    for role in AGENTS_LAST:
+        # Only the controller was dealt with when there are faults here already.
+        controller = next(iter(faults.values()), None)
+        hosts = [name for name, roles in selected.items() if role in roles and name not in faults]
+        faults |= act(role, hosts, controller)
+    return faults
+
+
+def _one_by_one(selected: Selected, act: Act, health: Health) -> Faults:
+    """None after one that has failed, nor while something is worse than before: what is not back
+    would be away twice."""
+    before = _troubles(health)
+    order = [(role, name) for role in AGENTS_LAST for name in selected if role in selected[name]]
+    for number, (role, name) in enumerate(order):
+        worse = _worse(health, before) if before is not None and role is Role.AGENT else ()
+        left = [other for _, other in order[number:]]
+        if worse:
+            return _not_restarted(left, ", ".join(sorted(worse)), "see `rhinoctl status`; once")
+        faults = act(role, [name], None)
+        if faults:
+            who = "the controller" if role is Role.CONTROLLER else name
+            others = [other for other in left if other != name]
+            why = f"it comes after {who}, which failed"
+            return faults | _not_restarted(others, why, f"see to {who}; once")
+    return {}
+
+
+def _worse(health: Health, before: frozenset[str]) -> frozenset[str]:
+    try:
+        return health.worse(before, SETTLE_S)
+    except RhinoError as fault:
+        return frozenset([fault.message])
+
+
+def _not_restarted(names: Sequence[str], why: str, first: str) -> Faults:
+    return {
+        name: NotTried(
+            f"{name}: what runs there was not restarted: {why}",
+            remedy=f"{first} that is well, `rhinoctl restart {' '.join(names)}`",
+        )
+        for name in names
+    }
 
 
 def _troubles(health: Health) -> frozenset[str] | None:

@@ -42,6 +42,8 @@ from rhinoctl.remote.host import Host, write_file
 from rhinoctl.remote.packages import python_of
 from rhinoctl.remote.releases import install_environment, remove_old, switch
 
+Tell = Callable[[str], object]
+
 HEALTH_S: Final = 30.0
 """Python, Arrow and RocksDB are imported within seconds; what is silent for so long is not well."""
 
@@ -50,6 +52,10 @@ LOOK_S: Final = 0.5
 
 SETTLE_S: Final = 120.0
 """Between two restarts: instances start, catch up, and copies are full again."""
+
+QUIET_S: Final = 5.0
+REMIND_S: Final = 15.0
+"""Who looks on hears what is waited for after so long, and again so long after that."""
 
 STARTS_MAX: Final = 3
 """A process that was started so often by whoever keeps it running does not stay."""
@@ -103,10 +109,36 @@ def make_for_account(
     make_directories(host, install_dir, user, wanted, root=root)
 
 
+class Waiting:
+    """Tells what is waited for, after `quiet_s`; again only if it is something else, or as long as
+    it takes, every now and then."""
+
+    def __init__(
+        self,
+        tell: Tell,
+        *,
+        quiet_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._next = clock() + quiet_s
+        self._told: str | None = None
+
+    def on(self, what: str) -> None:
+        """It is still waited for that."""
+        late = self._clock() >= self._next
+        if late or (self._told is not None and what != self._told):
+            self._tell(what)
+            self._told = what
+            self._next = self._clock() + REMIND_S
+
+
 class Health:
     """Whether what was started does its part: the controller answers, an agent reports to it; with
     `groups`, whether every copy is there and full, too. While the controller does not answer,
-    an agent is waited for `silent_s`; by default as long as else."""
+    an agent is waited for `silent_s`; by default as long as else. `tell` hears what is waited for,
+    from several threads."""
 
     def __init__(
         self,
@@ -117,6 +149,7 @@ class Health:
         *,
         silent_s: float | None = None,
         groups: Callable[[Deployed], tuple[GroupsView, ...]] | None = None,
+        tell: Tell = lambda text: None,
     ) -> None:
         self._cluster = cluster
         self._interrupted = interrupted
@@ -124,6 +157,7 @@ class Health:
         self._health_s = health_s
         self._silent_s = health_s if silent_s is None else silent_s
         self._groups = groups
+        self._tell = tell
         self.controller = controller_url(cluster.inventory)
 
     def wait(
@@ -140,6 +174,7 @@ class Health:
         if it is the controller that is silent."""
         began = time.monotonic()
         silent_s = self._silent_s if controller is None else 0.0
+        waiting = Waiting(self._tell, quiet_s=QUIET_S)
         while True:
             state = process.state(host)
             why, silence = self._why_not(place, role, state.pid, controller)
@@ -160,6 +195,7 @@ class Health:
                     f" `rhinoctl logs {host.name}`, and that the ports of the inventory are open:"
                     " docs/operations/security.md",
                 )
+            waiting.on(f"{host.name}: waiting for the {role.value}: {why}")
             if self._interrupted.wait(LOOK_S):
                 raise HostLost(
                     f"{host.name}: interrupted while the {role.value} was waited for",
@@ -247,27 +283,19 @@ class Health:
         self,
         before: frozenset[str],
         patience_s: float,
-        tell: Callable[[str], object] = lambda text: None,
+        *,
+        quiet_s: float = QUIET_S,
     ) -> frozenset[str]:
-        """Wait until nothing is worse than before; what still is after so long. `tell` hears what
-        is waited for. Raises what `troubles` does."""
+        """Wait until nothing is worse than before; what still is after so long. Raises what
+        `troubles` does."""
         deadline = time.monotonic() + patience_s
-        told = frozenset[str]()
+        waiting = Waiting(self._tell, quiet_s=quiet_s)
         while worse := self.troubles() - before:
             if time.monotonic() > deadline:
                 return worse
-            if worse != told:
-                tell(f"waiting: {', '.join(sorted(worse))}")
-                told = worse
+            waiting.on(f"waiting: {', '.join(sorted(worse))}")
             self._interrupted.wait(LOOK_S)
         return frozenset()
-
-    def settle(self, host: str, before: frozenset[str], patience_s: float) -> None:
-        """Wait until nothing is worse than before the first restart. Raises NotTried if that takes
-        too long, and what `troubles` does."""
-        worse = self.worse(before, patience_s)
-        if worse:
-            raise not_restarted(host, worse)
 
     def stranded(self, workers: Sequence[str]) -> frozenset[str]:
         """The vnodes of jobs with copies that have no full copy, or owner, but on these workers.
