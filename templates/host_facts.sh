@@ -63,8 +63,9 @@ while [ "$number" -lt "$count" ]; do
     say "dir.$number.inodes" "$(df -Pi "$there" 2>/dev/null | awk 'NR==2 {print $2, $4}')"
     say "dir.$number.mount" "$(df -P "$there" 2>/dev/null | awk 'NR==2 {print $6}')"
     say "dir.$number.type" "$(first stat -f -c %T "$there")"
-    probe=$(mktemp -d "$there/.rhino-probe.XXXXXX" 2>/dev/null)
-    if [ -n "$probe" ]; then
+    probe=$(LC_ALL=C mktemp -d "$there/.rhino-probe.XXXXXX" 2>&1)
+    case $probe in *": Read-only file system") say "dir.$number.read_only" yes ;; esac
+    if [ -d "$probe" ]; then
         say "dir.$number.writable" yes
         echo x >"$probe/a"
         if ln "$probe/a" "$probe/b" 2>/dev/null; then say "dir.$number.links" yes; fi

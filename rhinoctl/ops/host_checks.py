@@ -338,18 +338,28 @@ def _directories(part: Part, facts: HostFacts, ours: Ours) -> Iterator[Judged]:
             seen = "there is something in it, and this cluster had no state there"
             yield f"directory {path}", Verdict.FAIL, seen, STRANGE
         else:
-            yield from _directory(part, there, state=state)
+            yield from _directory(part, there, state=state, root=not facts.uid)
     yield from _apart([by_path[path] for path in part.disks])
 
 
-def _directory(part: Part, there: DirectoryFacts, *, state: bool) -> Iterator[Judged]:
+def _directory(part: Part, there: DirectoryFacts, *, state: bool, root: bool) -> Iterator[Judged]:
     check = f"directory {there.path}"
     if there.is_file:
         seen = "it, or what is to be above it, is a file, or a link to nothing"
         yield check, Verdict.FAIL, seen, "name a directory"
         return
-    if not there.writable and not part.sudo:
+    if there.read_only:
+        where = "" if there.mount in ("", there.there) else f", with all of {there.mount}"
+        remedy = (
+            f"mount {there.mount or 'it'} writable, or name another directory; a disk with errors"
+            " is mounted so by the system itself: see `dmesg`"
+        )
+        yield check, Verdict.FAIL, f"{there.there} is mounted read-only{where}", remedy
+        return
+    if not there.writable and (root or not part.sudo):
         remedy = "make it for the account, or install with ssh.sudo: true"
+        if root:
+            remedy = "name a directory that root may write in: see `lsattr -d` and `mount` there"
         yield check, Verdict.FAIL, f"{there.there} cannot be written to", remedy
         return
     if there.type in FLEETING_TYPES | REMOTE_TYPES and state:

@@ -28,7 +28,8 @@ class Room:
 class DirectoryFacts:
     """A directory, or the nearest that exists above it (`there`); what was tried was tried there.
     `is_file`: it, or what is to be above it, is something else, such as a link to nothing. `space`
-    is in bytes. None: not known, or could not be tried."""
+    is in bytes. `read_only`: its file system is, and no account may write there. None: not known,
+    or could not be tried."""
 
     path: str
     there: str
@@ -42,6 +43,7 @@ class DirectoryFacts:
     reflinks: bool
     executes: bool
     sync_s: float | None
+    read_only: bool = False
 
     @property
     def missing(self) -> bool:
@@ -175,6 +177,7 @@ def _directory(one: Mapping[str, str], number: int, path: str) -> DirectoryFacts
         reflinks=get("reflinks") == "yes",
         executes=get("exec") == "yes",
         sync_s=None if sync is None else sync / 1e9,
+        read_only=get("read_only") == "yes",
     )
 
 

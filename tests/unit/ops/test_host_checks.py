@@ -86,7 +86,11 @@ def test_one_thing_that_is_wrong_is_one_finding_with_a_remedy(name: str) -> None
 
 DIRECTORY: dict[str, tuple[dict[str, Any], Verdict, str]] = {
     "a file": ({"is_file": True}, FAIL, "a file"),
-    "read-only": ({"writable": False, "sync_s": None}, FAIL, "cannot be written"),
+    "of somebody else": ({"writable": False, "sync_s": None}, FAIL, "cannot be written"),
+    "read-only": (
+        {"writable": False, "sync_s": None, "read_only": True},
+        *(FAIL, "/d1 is mounted read-only"),
+    ),
     "nearly full": ({"space": Room(whole=GB, free=GB - 1)}, FAIL, "free of"),
     "rather full": ({"space": Room(whole=9 * GB, free=8 * GB)}, WARN, "free of"),
     "few inodes": ({"inodes": Room(whole=9_999, free=9)}, FAIL, "9 inodes"),
@@ -201,3 +205,14 @@ def test_hosts_beside_each_other() -> None:
     assert (found.host, found.verdict, "w1" in found.seen) == ("w2", FAIL, True)
     mixed = judge_fleet({"w1": host(), "w2": host(machine_id="b2", spark=("4.3.0",))})
     assert [(each.host, each.verdict) for each in mixed] == [("w1", WARN), ("w2", WARN)]
+
+
+@pytest.mark.parametrize("changes", [{"read_only": True, "mount": "/mnt"}, {}])
+@pytest.mark.parametrize("sudo", [False, True])
+def test_root_is_not_told_to_become_root(changes: dict[str, Any], sudo: bool) -> None:
+    closed = directory("/d1", writable=False, sync_s=None, **changes)
+    facts = host(uid=0, directories=(directory("/opt/rhinoctl"), closed, directory("/d2")))
+    (found,) = poor(facts, replace(PART, sudo=sudo))
+    assert found.verdict is FAIL
+    assert "sudo" not in found.remedy
+    assert ("/mnt" in found.remedy) is bool(changes)
