@@ -367,9 +367,14 @@ def check_machine(cluster: Deployed, looked: Looked) -> None:
     member = members.get(worker.id)
     for name, other in members.items():
         if name != worker.id and other.machine == looked.facts.machine_id != "":
+            remedy = "name another host: a machine is one worker, with as many disks as it has"
+            if member is not None:
+                remedy = (
+                    f"put its line in the inventory right: {looked.place.host} is on {member.host}"
+                )
             raise HostUnfit(
                 f"{looked.place.host}: it is the machine of worker {name}, on {other.host}",
-                remedy="name another host: a machine is one worker, with as many disks as it has",
+                remedy=remedy,
             )
     if member is not None and member.machine != looked.facts.machine_id:
         raise HostUnfit(

@@ -118,6 +118,9 @@ def test_workers_that_are_refused_keep_all_that_they_have(world: Addressed) -> N
         "w1": HostState.FAILED,
         "w2": HostState.FAILED,
     }
+    remedies = {host.host: host.remedy for host in view.of(HostState.FAILED)}
+    for name, remedy in remedies.items():
+        assert remedy == f"put its line in the inventory right: {name} is on {name}"
     assert (world.started, world.well()) == ([], {"w1", "w2"})
     assert issued() == certificates
     world.write()

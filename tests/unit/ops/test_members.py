@@ -207,8 +207,9 @@ def test_a_host_that_cannot_be_reached_does_not_join(world: Members) -> None:
         world.add()
     assert (world.text(), world.changed()) == (INVENTORY, set())
     world.hosts["w3"] = FakeHost("w3", facts={"machine_id": "w1"})
-    with pytest.raises(RhinoError, match="the machine of worker w1, on w1"):
+    with pytest.raises(RhinoError, match="the machine of worker w1, on w1") as fault:
         world.add()
+    assert "name another host" in fault.value.remedy
     assert (world.text(), world.changed()) == (INVENTORY, set())
 
 
