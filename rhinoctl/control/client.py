@@ -141,7 +141,7 @@ def _read_location(directory: Path, environ: Mapping[str, str]) -> Located:
         raise errors.NotRunning(
             f"there is no cluster in {directory}",
             remedy=f"name {f'one ({names})' if names else 'the right one'} with --cluster or"
-            f" RHINO_CONTROLLER, or start a local one with {LOCAL}",
+            f" RHINO_CONTROLLER, or start one: `rhinoctl deploy`, or {LOCAL} for a local one",
         ) from fault
     except (OSError, codec.CodecError, KeyError) as fault:
         raise errors.ForeignManifest(

@@ -375,13 +375,14 @@ class Deployment:
             done += wave
 
     def _controller_fault(self) -> RhinoError | None:
-        """Why no agent may be started: nobody would answer it, or the controller is not the first
-        to be restarted."""
+        """Why no agent may be started: nobody would answer it, for a reason of the controller's
+        host if there is one; or the controller is not the first to be restarted."""
         failed = (self._faults.get(n) for n in self._hosts if Role.CONTROLLER in self._roles(n))
         first = next((fault for fault in failed if fault is not None), None)
         if self._rollout.strict and first is not None:
             return first
-        return self.health.controller_is_silent()
+        silent = self.health.controller_is_silent()
+        return silent if first is None or silent is None else first
 
     def _may_restart(
         self,
