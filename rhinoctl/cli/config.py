@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rhinoctl.cli.options import InventoryFile, Json, ends, group
-from rhinoctl.errors import Exit
+from rhinoctl.cli.options import Json, ends, group
+from rhinoctl.errors import Exit, UsageError
 from rhinoctl.ops import inventory as ops
 from rhinoctl.render.inventory import inventory_table, written_table
 from rhinoctl.render.output import emit
@@ -46,13 +46,29 @@ def init(
     return Exit.DONE
 
 
-@app.command(**ends("rhinoctl config validate --inventory inventory.yml"))
-def validate(inventory: InventoryFile = ops.USUAL_FILE, as_json: Json = False) -> int:
+@app.command(**ends("rhinoctl config validate\nrhinoctl config validate other.yml"))
+def validate(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help=f"The inventory. Default: {ops.USUAL_FILE}.",
+            show_default=False,
+        ),
+    ] = None,
+    inventory: Annotated[
+        Path | None,
+        typer.Option("--inventory", "-i", metavar="FILE", help="The same, as for other commands."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Read an inventory, and show what it means, defaults and all.
 
     No host is touched. Every mistake is said at once, with its line.
     """
-    emit(ops.validate(inventory), as_json, inventory_table)
+    if file is not None and inventory not in (None, file):
+        raise UsageError(f"two files are named: {file} and {inventory}", remedy="name one")
+    emit(ops.validate(file or inventory or ops.USUAL_FILE), as_json, inventory_table)
     return Exit.DONE
 
 

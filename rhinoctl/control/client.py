@@ -6,6 +6,7 @@ Each call has a connection of its own, so that none fails on one that a restart 
 """
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +55,9 @@ SAID_MAX = 2
 
 NO_SUCH_CALL = frozenset({404, 405})
 """HTTP's own word for a route that is not there; none of our errors has it."""
+
+C_SOURCE = re.compile(r"^_ssl\.c:\d+: | \(_ssl\.c:\d+\)$")
+"""A line of Python's own source, which tells nobody here anything."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -380,7 +384,7 @@ class ControlClient:
 
     def _error_of(self, fault: httpx.TransportError, method: str, path: str) -> errors.RhinoError:
         """What a call without an answer means; after a handshake that failed, nothing was done."""
-        reason = str(fault) or type(fault).__name__
+        reason = C_SOURCE.sub("", str(fault)) or type(fault).__name__
         refusal = _refusal_of(fault)
         if refusal:
             return errors.CertificateRefused(

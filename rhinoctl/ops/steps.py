@@ -212,7 +212,7 @@ class Health:
         try:
             status = self._status(self._cluster)
         except (NotRunning, DeadlineExceeded) as fault:
-            return f"the controller does not answer from here: {fault.message}", fault
+            return f"from here {fault.message}", fault
         if role is Role.CONTROLLER or place.worker is None:
             return None, None
         known = [each for each in status.workers if each.id == place.worker.id]
@@ -239,7 +239,7 @@ class Health:
         try:
             workers = self._status(self._cluster).workers
         except RhinoError as fault:
-            why = f"the controller does not answer from here: {fault.message}"
+            why = f"from here {fault.message}"
             blamed = [place.host for place in places if place.controller is not None]
             return dict.fromkeys(blamed or [place.host for place in places], why)
         well = {each.id for each in workers} - {*not_back(workers)}

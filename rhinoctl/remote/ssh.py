@@ -61,6 +61,10 @@ one after the other."""
 _SCRIPT = 'printf "%s\\n" "$0"; printf "%s\\n" "$0" >&2; cd / && LC_ALL=C exec timeout -k 5 "$@"'
 
 
+NO_HOME: Final = b"Could not chdir to home directory"
+"""What sshd says of an account without one; those are mostly not for people to log in."""
+
+
 class SshHost:
     """A host behind SSH (`rhinoctl.remote.host.Host`), connected with the first command."""
 
@@ -188,13 +192,7 @@ class SshHost:
             done = self._exchange(command, line, given, allowed + GRACE_S + self._way.connect_s)
         out, err = _after(done.stdout, mark), _after(done.stderr, mark)
         if out is None or err is None:
-            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
-            raise LoginShellEnded(
-                f"{self._name}: the login shell of {self._connection.user} ends before it runs a"
-                f" command: {said or 'it said nothing'}",
-                remedy=f"see its start-up files, such as .bashrc: `{self._by_hand('true')}` has to"
-                " work",
-            )
+            raise self._shell_ended(done)
         if done.exit_code == TIMED_OUT:
             raise self._too_late(command, allowed)
         done = replace(done, stdout=out, stderr=err)
@@ -205,6 +203,19 @@ class SshHost:
                 " without root: `ssh.sudo: false`",
             )
         return done
+
+    def _shell_ended(self, done: Done) -> LoginShellEnded:
+        said = [
+            short(each.decode("utf-8", "replace")) for each in (done.stderr, done.stdout) if each
+        ]
+        see = "see its start-up files, such as .bashrc, and that it has a login shell"
+        if NO_HOME in done.stderr:
+            see = "name another `ssh.user`, or give it a home directory and a login shell"
+        return LoginShellEnded(
+            f"{self._name}: the login shell of {self._connection.user} ends before it runs a"
+            f" command: {'; '.join(said)[-200:] or 'it said nothing'}",
+            remedy=f"{see}: `{self._by_hand('true')}` has to work",
+        )
 
     def _by_hand(self, *command: str) -> str:
         return self._way.by_hand(None if self._jump is None else self._jump._way, *command)

@@ -19,12 +19,12 @@ def check_table(view: CheckView) -> RenderableType:
         f"{view.file}: cluster {view.cluster},"
         f" {len(view.looked_at)} of {counted(len(view.hosts), 'host')} looked at"
     )
-    table = columns("HOST", "", "CHECK", "SEEN", "WHAT TO DO")
+    table = columns("HOST", "VERDICT|", "CHECK", "SEEN", "WHAT TO DO")
     for verdict in (Verdict.FAIL, Verdict.WARN):
         found = (f for f in view.findings if f.verdict is verdict)
         for hosts, *said in folded((f.host, f.check, f.seen, f.remedy) for f in found):
             table.add_row(hosts, Text(verdict.value, STYLES[verdict]), *said)
-    passed = columns("HOST", "", "CHECK", "SEEN")
+    passed = columns("HOST", "VERDICT|", "CHECK", "SEEN")
     for finding in view.findings:
         if finding.verdict is Verdict.PASS:
             mark = Text("pass", STYLES[Verdict.PASS])
@@ -56,7 +56,7 @@ def mends_table(view: CheckView) -> RenderableType:
 def _mends(view: CheckView) -> list[RenderableType]:
     if not view.mends:
         return []
-    names = ["HOST", "", "`rhinoctl check --apply`"]
+    names = ["HOST", "STATE", "`rhinoctl check --apply`"]
     failed = any(each.state is HostState.FAILED for each in view.mends)
     table = columns(*names, "WHY NOT", "WHAT TO DO") if failed else columns(*names)
     for each in view.mends:

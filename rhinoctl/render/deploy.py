@@ -79,7 +79,7 @@ def _next(view: DeployView) -> list[str]:
 
 
 def _faults(view: DeployView) -> RenderableType | None:
-    table = columns("HOST", "", "WHY", "WHAT TO DO")
+    table = columns("HOST", "STATE", "WHY", "WHAT TO DO")
     failed = view.of(HostState.FAILED, HostState.UNREACHABLE, HostState.NOT_TRIED)
     rows = ((h.host, h.state.value, f"{h.reason} ({h.code})", h.remedy) for h in failed)
     for hosts, state, why, remedy in folded(rows):

@@ -14,9 +14,15 @@ from rhinoctl.render.tables import columns, folded, spaced
 
 def hosts_table(view: HostsView) -> RenderableType:
     """A line for each process, what is worth saying of some, then the hosts of which nothing is
-    known, with what to do."""
-    title = Text(f"{view.file}: cluster {view.cluster}")
-    table = columns("HOST", "PROCESS|", "STATE|", "PID>", "SINCE", "RELEASE", "KEPT BY|")
+    known, with what to do. Lines are narrow: the release that all have is in the title, and
+    several are listed with their hosts."""
+    hosts_of: dict[str, dict[str, None]] = {}
+    for each in view.processes:
+        hosts_of.setdefault(each.release, {})[each.host] = None
+    several = [f"release {name}: {', '.join(hosts)}" for name, hosts in hosts_of.items()]
+    same = f", release {next(iter(hosts_of))}" if len(hosts_of) == 1 else ""
+    title = Text(f"{view.file}: cluster {view.cluster}{same}")
+    table = columns("HOST", "PROCESS|", "STATE|", "PID>", "SINCE", "KEPT BY|")
     table.columns[0].min_width = len("controller")
     for each in view.processes:
         state = Text("running", "green") if each.running else Text("down", "red")
@@ -26,7 +32,6 @@ def hosts_table(view: HostsView) -> RenderableType:
             state,
             str(each.pid or "-"),
             _since(each),
-            each.release,
             each.kind,
         )
     remarks = [f"{p.host}: the {p.role} {said}" for p in view.processes if (said := _remark(p))]
@@ -34,6 +39,7 @@ def hosts_table(view: HostsView) -> RenderableType:
         [
             title,
             table if table.row_count else None,
+            Text("\n".join(several)) if len(several) > 1 else None,
             Text("\n".join(remarks)) if remarks else None,
             Text("\n".join(view.former), "yellow") if view.former else None,
             faults_table(view.faults),

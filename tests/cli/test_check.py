@@ -96,7 +96,7 @@ def test_what_is_mended_comes_last_with_why_not_and_what_to_do(capsys: Any) -> N
     assert exit_of(view) is Exit.PARTIAL
     shown = mends_of(view, capsys)
     assert shown.splitlines()[0].split() == [
-        *("HOST", "`rhinoctl", "check", "--apply`", "WHY", "NOT", "WHAT", "TO", "DO")
+        *("HOST", "STATE", "`rhinoctl", "check", "--apply`", "WHY", "NOT", "WHAT", "TO", "DO")
     ]
     assert "(command-failed)" in shown
     assert "run 20260314-150926-5f3a" in shown
@@ -106,6 +106,6 @@ def test_what_is_mended_comes_last_with_why_not_and_what_to_do(capsys: Any) -> N
     assert (
         mends_of(could, capsys)
         == """\
-HOST         `rhinoctl check --apply`
+HOST  STATE  `rhinoctl check --apply`
 w1    could  make /opt/rhinoctl (in /)"""
     )

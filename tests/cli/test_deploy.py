@@ -129,7 +129,7 @@ w1    agent  write agent/settings.json
 
 1 host is as the inventory says
 
-HOST          WHY                                             WHAT TO DO
+HOST  STATE   WHY                                             WHAT TO DO
 w2    failed  port 7471: somebody listens there (host-unfit)  see who it is: `ss -ltnp`"""
     )
 
@@ -321,6 +321,11 @@ def test_the_words_of_a_process_s_line_are_whole_on_a_narrow_terminal(
     words = text_of(hosts_table(view), capsys).split()
     assert {"controller", "supervised", "systemd-user", "1234567", "running"} <= set(words)
     assert words.count("controller") == 2
+    assert words.count("0.1.0-2baadb4d8a9a") == 1, "one that all have is said once"
+    newer = replace(agent, release="0.1.1-2baadb4d8a9b")
+    lines = text_of(hosts_table(replace(view, processes=(both[0], newer))), capsys).splitlines()
+    assert "release 0.1.0-2baadb4d8a9a: controller" in lines
+    assert "release 0.1.1-2baadb4d8a9b: w1.example.com" in lines
 
 
 def test_ctrl_c_says_what_a_restart_has_left(

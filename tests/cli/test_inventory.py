@@ -60,6 +60,17 @@ def test_none(run: Any, golden: Any) -> None:
     golden("config-validate-none", run("config", "validate", "-i", "other.yml"))
 
 
+def test_the_file_is_named_as_for_init_or_as_for_other_commands(run: Any, here: Path) -> None:
+    (here / "other.yml").write_text(GOOD)
+    shown = [
+        run("config", "validate", *named).stdout
+        for named in (["other.yml"], ["-i", "other.yml"], ["other.yml", "-i", "other.yml"])
+    ]
+    assert "other.yml" in shown[0]
+    assert shown.count(shown[0]) == 3
+    assert run("config", "validate", "other.yml", "-i", "more.yml").exit_code == Exit.USAGE
+
+
 def test_init(run: Any, golden: Any, here: Path) -> None:
     (here / "known").touch()
     hosts = ("--controller", "c1", "--worker", "w1", "--worker", "w2")

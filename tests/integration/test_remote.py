@@ -246,6 +246,21 @@ def test_start_up_files_of_the_login_shell(host: RealHost, connect: Connect, wha
         run(there, "echo", "on")
 
 
+def test_an_account_without_a_home_is_not_told_to_see_its_start_up_files(
+    host: RealHost, connect: Connect
+) -> None:
+    no_home = "Could not chdir to home directory /nonexistent: No such file or directory"
+    not_available = "This account is currently not available."
+    lines = f"echo '{no_home}' >&2; echo '{not_available}'; exit 1\n"
+    (host.home / ".bashrc").write_text(lines)
+    with pytest.raises(errors.LoginShellEnded) as fault:
+        run(connect(host), "true")
+    assert no_home in fault.value.message
+    assert not_available in fault.value.message
+    assert "ssh.user" in fault.value.remedy
+    assert ".bashrc" not in fault.value.remedy
+
+
 def test_a_host_that_goes_away_in_the_middle(host: RealHost, connect: Connect) -> None:
     there = connect(host)
     assert run(there, "true") == ""

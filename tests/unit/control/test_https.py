@@ -280,6 +280,20 @@ def test_an_access_that_is_copied_works_and_is_for_its_owner_only(tmp_path: Path
         pass  # its certificates are read here
 
 
+def test_a_controller_that_hangs_does_not_answer_and_no_source_of_python_is_named(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}"
+        with (
+            client_of(access(tmp_path / "access", address)) as client,
+            pytest.raises(errors.NotRunning) as silent,
+        ):
+            client.status()
+    assert "timed out" in silent.value.message
+    assert ".c:" not in silent.value.message
+
+
 def test_a_deployed_cluster_goes_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
