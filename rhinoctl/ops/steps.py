@@ -230,9 +230,13 @@ class Health:
         """What is said to run and does not do its part, why by host; what still is after so long.
         If that is the controller, no agent is blamed that may be well."""
         deadline = time.monotonic() + patience_s
+        waiting = Waiting(self._tell, quiet_s=QUIET_S)
         while True:
             found = self._silent(places)
-            if not found or time.monotonic() > deadline or self._interrupted.wait(LOOK_S):
+            if not found or time.monotonic() > deadline:
+                return found
+            waiting.on(f"waiting: {', '.join(f'{host}: {why}' for host, why in found.items())}")
+            if self._interrupted.wait(LOOK_S):
                 return found
 
     def _silent(self, places: Sequence[Place]) -> dict[str, str]:

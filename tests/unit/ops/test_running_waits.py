@@ -1,11 +1,13 @@
 """What is heard while processes are waited for, and what becomes of those after one that failed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rhinoctl.errors import Exit, HostUnreachable
 from rhinoctl.ops import running, steps
+from rhinoctl.ops.deploy import DeployRequest, deploy
 from rhinoctl.ops.steps import QUIET_S, REMIND_S, Waiting
 from rhinoctl.remote.host import Command
 from rhinoctl.remote.ssh import Login
@@ -100,3 +102,20 @@ def test_nothing_is_restarted_while_something_is_worse_than_before(
     assert [(f.host, f.code) for f in view.faults] == [("w2", "not-tried")]
     assert "worker w2 is not well" in view.faults[0].reason
     assert not world.hosts["w2"].asked("stop ")
+
+
+def test_a_deployment_tells_of_each_thing_that_it_waits_for_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an agent that is started, and of one that was left as it is."""
+    monkeypatch.setattr(steps, "QUIET_S", 0.0)
+    world.hosts["w2"].running.clear()
+    world.sick = {"w1", "w2"}
+    world.heard.lines.clear()
+    means = replace(world.means(), look_back_s=1.0)
+    deploy(DeployRequest(inventory=world.inventory), Login(), world.heard, lambda plan: None, means)
+    waits = [line for line in world.heard.lines if "waiting" in line]
+    assert waits == [
+        "w2: waiting for the agent: it has not reported to the controller",
+        "waiting: w1: its agent runs, and does not report to the controller",
+    ]
