@@ -17,8 +17,21 @@ SEAL_DEADLINE_S = 30.0
 MARKER_DEADLINE_S = 3.0
 """A batch that carries a marker is not held up longer by a member that only just joined."""
 
-APPLY_DEADLINE_S = 120.0
-"""An instance that restarts replays its log before it can apply (`replay_target_s` and margin)."""
+APPLY_DEADLINE_S = 240.0
+"""Long enough for an instance that hangs to be found out (`COMMAND_DEADLINE_S`) and replaced: the
+next one replays its log before it can apply. A worker that says why it waits is waited for."""
+
+OUTPUT_DEADLINE_S = 120.0
+"""A worker that has lost an output makes it again before it can be fetched."""
+
+FULL_RETRY_S = 0.5
+"""Between two requests to a worker whose disk is full."""
+
+FULL_PAUSE_S = 2.0
+"""After a refusal for want of room, no batch is opened for so long: its rows would be refused."""
+
+FULL_SAID_S = 5.0
+"""After so long that it says so."""
 
 RETRY_DELAY_S = 0.1
 """Between two requests to a silent worker."""
@@ -51,6 +64,11 @@ INSTANCE_START_S = 10.0
 
 SETBACKS_MAX = 3
 """Times in a row that a command may come to nothing before whoever waits for it is told."""
+
+STOPPED_LOOK_S = 1.0
+STOPPED_LOOKS = 10
+"""A process that is stopped (SIGSTOP) so many looks in a row is replaced. They are looks and not
+seconds, so that an agent that was stopped, too, finds nobody guilty of the time it missed."""
 
 COMMAND_DEADLINE_S = 120.0
 """The longest command is a large batch's apply; a process that hangs longer is replaced."""
@@ -152,7 +170,7 @@ FAILOVER_LATE_S = 60.0
 """A failover that has stood still for so long is late: everything it waits for takes seconds."""
 
 DISK_FULL_BYTES = 32 << 20
-"""With less room than this the next batches may not be sealed."""
+"""With less room than this the next batches may not be sealed, nor applied."""
 
 PAUSE_MAX_S = 3600.0
 """A handover may be paused so long, all pauses together; then it goes back to the old layout, since

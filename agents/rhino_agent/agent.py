@@ -217,8 +217,12 @@ class Agent:
             self.mishaps += 1
             event("turn-failed", what=f"{what} {of}".rstrip(), fault=fault)
 
+    def _is_full(self) -> bool:
+        usable = [member for member in self._disk.members if member.usable]
+        return any(member.room() < limits.DISK_FULL_BYTES for member in usable)
+
     def _take_on(self, spec: JobSpec) -> Desk:
-        job = Job(self._ports, spec)
+        job = Job(self._ports, spec, is_full=self._is_full)
         upkeep = Upkeep(job, Holdings(job, self._disk))
         scrub = Scrub(job, upkeep)
         desk = Desk(

@@ -15,7 +15,9 @@ from rhinoctl.errors import DiskFull
 from rhinoctl.protocol.ports import Disk
 
 _PATH = "ballast"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What is refused for want of room."""
+
 _PIECE = bytes(1 << 20)
 
 
@@ -34,14 +36,14 @@ def in_any_case(disk: Disk, write: Callable[[], None]) -> None:
         write()
         return
     except OSError as fault:
-        if fault.errno not in _FULL:
+        if fault.errno not in FULL:
             raise
     disk.remove(_PATH)
     event("ballast-dropped")
     try:
         write()
     except OSError as fault:
-        if fault.errno not in _FULL:
+        if fault.errno not in FULL:
             raise
         raise DiskFull(
             f"the replica disk is full: {fault}",

@@ -7,7 +7,7 @@ The agent sends a command, waits for its answer, and chooses the next one from w
    asked what it has, and adopted.
 2. Whoever gave a command hears of it exactly once, also when the process ends over it.
 3. A process that is silent for `COMMAND_DEADLINE_S` is replaced, and so is one of which the agent
-   never learnt the pid.
+   never learnt the pid; one that somebody has stopped is much sooner: it does nothing meanwhile.
 """
 
 from collections import deque
@@ -90,6 +90,8 @@ class Instance:
         self._stray: Stray | None = None
         self._asked_at = 0.0
         self._started_at: float | None = None
+        self._looked_at = 0.0
+        self._stopped_looks = 0
         self._heard_at = ports.clock.monotonic()
 
     @property
@@ -161,6 +163,7 @@ class Instance:
         """The process is gone, and with it what it had open and the command it was at."""
         self.applied, self.state_bytes = {}, {}
         self.ready, self._beacon = False, ""
+        self._stopped_looks = 0
         done, self._pending = self._pending, None
         if done is not None:
             done(Envelope(message=None, outcome=Outcome.UNKNOWN, detail="the process ended"))
@@ -176,6 +179,8 @@ class Instance:
             if self._started_at is None or now - self._started_at >= limits.INSTANCE_RESTART_S:
                 self._started_at = self._heard_at = now
                 self._start(now)
+        elif self._stands_still(now):
+            self.end("it is stopped")
         elif not self.ready and not self.busy:
             if now - self._heard_at > limits.COMMAND_DEADLINE_S:
                 self.end("it does not answer")
@@ -183,6 +188,14 @@ class Instance:
                 self._asked_at = now
                 status = m.InstanceStatus(header=self._header())
                 self.command(status, self._on_status, timeout_s=limits.INSTANCE_START_S)
+
+    def _stands_still(self, now: float) -> bool:
+        """Look whether it is stopped; whether that was so at every one of the last looks."""
+        if now - self._looked_at >= limits.STOPPED_LOOK_S:
+            self._looked_at = now
+            stopped = self._ports.launcher.stopped(self._process())
+            self._stopped_looks = self._stopped_looks + 1 if stopped else 0
+        return self._stopped_looks >= limits.STOPPED_LOOKS
 
     def _on_status(self, envelope: Envelope) -> None:
         state = envelope.message

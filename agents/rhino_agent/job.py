@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from rhino_agent.ballast import FULL
 from rhino_agent.files import read_value
 from rhino_agent.instances import Instance, known_instances
 from rhino_agent.outputs import Outputs
@@ -41,13 +42,17 @@ class Job:
 
     `told` says that the controller's wishes are known: until then nothing is ended or removed for
     want of a wish. `pressed` says that the disk has refused something: what may go should go.
+    `is_full` tells whether a disk of the worker has no room for what its instances write.
     `fetched` counts the bytes of checkpoints that have come from other workers, by vnode, at the
     pace of `throttle`; owners here have applied `applied_bytes` of slices.
     """
 
-    def __init__(self, ports: Ports, spec: JobSpec) -> None:
+    def __init__(
+        self, ports: Ports, spec: JobSpec, *, is_full: Callable[[], bool] = lambda: False
+    ) -> None:
         self.ports = ports
         self.spec = spec
+        self.is_full = is_full
         self.root = f"jobs/{spec.uid}"
         self.log = WorkerLog(ports.disk, f"{self.root}/log")
         self.epochs: dict[int, Epoch] = {}
@@ -62,7 +67,8 @@ class Job:
         self.applied_bytes = 0
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
-        self._owed: list[tuple[Envelope, DecisionRecord]] = []
+        self._full_until = 0.0
+        self._owed: list[tuple[Envelope, DecisionRecord, float]] = []
         self._owners: dict[int, tuple[Epoch, Owners]] = {}
         self._duties_of: tuple[RecordId, Epoch] | None = None
         self._known_duties: tuple[Duty, ...] = ()
@@ -109,6 +115,9 @@ class Job:
         if isinstance(request, m.Put) and not _as_named(request, envelope):
             self._refuse(envelope, m.RefusalCode.FAULT, "the slices are not what their names say")
             return
+        if isinstance(request, m.Open) and self.ports.clock.monotonic() < self._full_until:
+            self._refuse(envelope, m.RefusalCode.FULL, "the disk has just refused something")
+            return
         before = self.state
         self.state, effects = worker.step(before, request)
         if before.decided is not None and self.state.decided is None:
@@ -120,7 +129,11 @@ class Job:
             event("effects-failed", job=self.spec.uid, fault=fault)
             self.pressed = True
             self._take_back(before, effects)
-            self._refuse(envelope, m.RefusalCode.BUSY, f"the disk refuses: {fault}")
+            code = m.RefusalCode.BUSY
+            if fault.errno in FULL:
+                code = m.RefusalCode.FULL
+                self._full_until = self.ports.clock.monotonic() + limits.FULL_PAUSE_S
+            self._refuse(envelope, code, f"the disk refuses: {fault}")
 
     def _take_back(self, before: worker.WorkerState, effects: tuple[worker.Effect, ...]) -> None:
         """The disk has refused, perhaps in the middle: believe in nothing that is not decided or
@@ -240,7 +253,7 @@ class Job:
     def _reply_when_applied(self, effect: worker.ReplyWhenApplied, envelope: Envelope) -> None:
         for instance in self.instances.values():
             instance.refusal = None
-        self._owed.append((envelope, effect.record))
+        self._owed.append((envelope, effect.record, self.ports.clock.monotonic()))
 
     def note_whole(self, vnodes: frozenset[Vnode]) -> None:
         """Tell the machine of which vnodes this worker, not a full member yet, has a whole copy."""
@@ -309,19 +322,24 @@ class Job:
         return self._known_duties
 
     def answer_applied(self) -> None:
-        """Answer every `Apply` whose batch all owners here have applied, or one cannot."""
+        """Answer every `Apply` whose batch all owners here have applied, or one cannot. Who waits
+        for want of room hears so now and then."""
         if not self._owed:
             return
         waiting, self._owed = self._owed, []
+        long_ago = self.ports.clock.monotonic() - limits.FULL_SAID_S
         unmade = self.unmade()
         owing = [self.instances.get(duty.instance) for duty in unmade]
         refusals = [one.refusal for one in owing if one is not None and one.refusal]
-        for envelope, record in waiting:
+        for envelope, record, since in waiting:
             released = record.time <= self.released
             if not released and refusals:
                 self._refuse(envelope, *refusals[0])
+            elif not released and unmade and since < long_ago and self.is_full():
+                detail = f"there is no room on its disk to apply batch {record.time}"
+                self._refuse(envelope, m.RefusalCode.FULL, detail)
             elif not released and unmade:
-                self._owed.append((envelope, record))
+                self._owed.append((envelope, record, since))
             else:
                 made = self.outputs.of(record.time)
                 answer = m.ApplyAnswer(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rhinoctl.remote.proc import born, interpreter
+from rhinoctl.remote.proc import born, interpreter, stat_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,10 @@ class Launcher(Protocol):
 
     def alive(self, process: ProcessName) -> bool:
         """Whether exactly this process runs."""
+        ...
+
+    def stopped(self, process: ProcessName) -> bool:
+        """Whether a process that is alive stands still by a signal (SIGSTOP), now."""
         ...
 
     def kill(self, process: ProcessName) -> None:
@@ -67,6 +71,9 @@ class ProcessLauncher:
         if child is not None:
             return child.poll() is None
         return process.pid > 0 and born(process.pid) == process.born
+
+    def stopped(self, process: ProcessName) -> bool:
+        return stat_fields(process.pid)[:1] == ["T"]
 
     def kill(self, process: ProcessName) -> None:
         if not self.alive(process):

@@ -19,7 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
 from rhinoctl.protocol.sizes import size
-from rhinoctl.protocol.starting import start_again, start_silent
+from rhinoctl.protocol.starting import make_room, start_again, start_silent
 from rhinoctl.protocol.unreadable import cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand
 
@@ -289,8 +289,7 @@ def _room_findings(workers: Iterable[views.WorkerView], fleet: Fleet) -> Iterabl
             yield views.Finding(
                 what=f"worker {worker.id}: {lowest_disk(report)} has"
                 f" {size(report.lowest_room)} left; once it is full, batches wait for it",
-                remedy=f"make room on its file system, or empty it: `rhinoctl drain {worker.id}`;"
-                " it goes on by itself",
+                remedy=make_room(worker.id, report.lowest_room),
             )
 
 
@@ -304,8 +303,8 @@ def store_refused(objections: Mapping[WorkerId, str]) -> str:
 
 
 RECOVER = (
-    "`rhinoctl controller recover --dry-run` shows what the workers have, and without --dry-run the"
-    " store is made anew from it"
+    "see that no second controller runs; then `rhinoctl controller recover --dry-run` shows what"
+    " the workers have, and without --dry-run the store is made anew from it"
 )
 
 

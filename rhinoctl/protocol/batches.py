@@ -152,6 +152,25 @@ def _cut_answered(state: BatchState, event: Answered) -> Step:
     return _placed(state)
 
 
+def _waited_for(state: BatchState, worker: WorkerId) -> Step:
+    """A worker that says why it waits is not silent: the batch waits with it, for as long as it
+    says so. Attempts that came to nothing for it do not count."""
+    if state.phase is Phase.OPENING:
+        state = replace(state, attempts=1)
+    send = Send(worker=worker, message=_request(state, worker), delay_s=limits.FULL_RETRY_S)
+    return state, (send, Deadline(after_s=_PATIENCE_S[state.phase]))
+
+
+_PATIENCE_S: Mapping[Phase, float] = {
+    Phase.FENCING: limits.FENCE_DEADLINE_S,
+    Phase.CUTTING: limits.SEAL_DEADLINE_S,
+    Phase.OPENING: limits.OPEN_DEADLINE_S,
+    Phase.SEALING: limits.SEAL_DEADLINE_S,
+    Phase.APPLYING: limits.APPLY_DEADLINE_S,
+}
+"""How long workers may be silent in each phase in which they are asked for something."""
+
+
 def _ask_again(state: BatchState, event: Lost) -> Step:
     """A lost answer is asked for again: every request of the protocol may be repeated."""
     if event.worker not in state.waiting:
@@ -487,6 +506,8 @@ def _refused(state: BatchState, event: Answered) -> Step:
             return _failed(state, FaultKind.POISON, detail, event.worker)
         case m.RefusalCode.BUSY | m.RefusalCode.UNKNOWN_JOB:
             return _ask_again(state, Lost(worker=event.worker, detail=detail))
+        case m.RefusalCode.FULL:
+            return _waited_for(state, event.worker)
         case m.RefusalCode.NOT_OPEN | m.RefusalCode.STALE_ATTEMPT if (
             state.phase
             in (

@@ -19,7 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
-from rhinoctl.protocol.starting import start_silent
+from rhinoctl.protocol.starting import make_room, start_silent
 from rhinoctl.protocol.unreadable import cannot_read, cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand, listed
 
@@ -168,7 +168,7 @@ def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
                     what=f"worker {worker.id}: {which} is {'full' if full else 'nearly full'}",
                     evidence=f"{free >> 20} MB are free",
                     cost="batches wait when a record cannot be written; copies are not taken",
-                    remedy=f"make room, or move what it has: `rhinoctl drain {worker.id}`",
+                    remedy=make_room(worker.id, free),
                 )
             yield from _lost_disks(worker, worker.report)
             yield from _strange(cluster, worker.id, worker.report)

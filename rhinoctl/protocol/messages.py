@@ -50,7 +50,8 @@ class Message:
 
 class RefusalCode(Enum):
     """Why a request was refused. The receiver has changed nothing. VERSION is said by the sender's
-    own wire, of a peer that does not speak any version in which the request can be said."""
+    own wire, of a peer that does not speak any version in which the request can be said. FULL: its
+    disk has no room; whoever asks waits for as long as it says so."""
 
     FENCED = "fenced"
     FOREIGN = "foreign"
@@ -60,6 +61,7 @@ class RefusalCode(Enum):
     BEHIND = "behind"
     NOT_FOUND = "not_found"
     BUSY = "busy"
+    FULL = "full"
     POISON = "poison"
     FAULT = "fault"
     STALE_STORE = "stale_store"

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from rhinoctl import limits
+
 CONTROLLER: Final = "controller"
 """The controller's name among processes and hosts; an agent's is its worker's."""
 
@@ -30,5 +32,23 @@ def start_again(names: Iterable[str], address: str = "") -> str:
 def start_silent(name: str, address: str = "") -> str:
     """The same for one that does not answer: it may run and hang, which a start leaves as it is."""
     started = start_again([name], address)
-    hangs = is_deployed(address) or not address
-    return f"{started}, or if it runs and hangs, `rhinoctl restart {name}`" if hangs else started
+    hung = "one that runs and hangs:"
+    if not address:
+        local = "`rhinoctl local down`, then `local up`"
+        return f"{started}; {hung} `rhinoctl restart {name}` (local cluster: {local})"
+    if is_deployed(address):
+        return f"{started}; {hung} `rhinoctl restart {name}`"
+    return f"{started}; {hung} `rhinoctl local down` before it"
+
+
+def make_room(worker: str, free: int) -> str:
+    """What to do about a disk with so many bytes free: a drain needs batches, and so some room."""
+    if free < limits.DISK_FULL_BYTES:
+        return (
+            "make room on its file system: batches go on by themselves; if it cannot be made, let"
+            f" copies take over: `rhinoctl failover {worker}`"
+        )
+    return (
+        f"make room on its file system, or empty it: `rhinoctl drain {worker}`; it goes on by"
+        " itself"
+    )

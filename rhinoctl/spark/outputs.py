@@ -25,7 +25,7 @@ def fetch_output(
     addresses: Mapping[str, str],
     credentials: Credentials,
     *,
-    patience_s: float = limits.APPLY_DEADLINE_S,
+    patience_s: float = limits.OUTPUT_DEADLINE_S,
     send: Call = call,
     now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,

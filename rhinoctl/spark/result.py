@@ -48,7 +48,7 @@ class Result:
     @cached_property
     def arrow(self) -> pa.Table:
         """The whole result in the driver's memory. Raises WorkerUnreachable if it is nowhere."""
-        deadline = time.monotonic() + limits.APPLY_DEADLINE_S
+        deadline = time.monotonic() + limits.OUTPUT_DEADLINE_S
         result = self
         while True:
             try:

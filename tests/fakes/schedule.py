@@ -83,6 +83,10 @@ class Schedule:
         """Stop a loop, as SIGSTOP would: what is sent to it waits."""
         self._entries[name].paused = True
 
+    def is_paused(self, name: str) -> bool:
+        """Whether there is a loop of this name that is stopped."""
+        return name in self._entries and self._entries[name].paused
+
     def resume(self, name: str) -> None:
         """Let a stopped loop go on."""
         self._entries[name].paused = False

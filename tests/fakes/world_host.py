@@ -231,6 +231,10 @@ class Host:
         """Whether this process runs (`rhino_agent.launcher.Launcher`)."""
         return process.pid in self.instances
 
+    def stopped(self, process: ProcessName) -> bool:
+        """Whether it stands still (`rhino_agent.launcher.Launcher`)."""
+        return self._world.schedule.is_paused(f"{self.name}#{process.pid}")
+
     def kill(self, process: ProcessName) -> None:
         """End a process and reap it (`rhino_agent.launcher.Launcher`)."""
         self.kill_pid(process.pid)

@@ -169,3 +169,32 @@ def test_a_disk_that_is_full_heals_when_what_may_go_has_gone() -> None:
     world.until_sprung(refused)
     world.until(lambda: desk.job.log.size() < before)
     world.finish(query, batches=query.directory.committed + 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whose", ["the only owner's", "an owner's", "a copy's"])
+@pytest.mark.parametrize("when", ["between batches", "while a batch is applied"])
+def test_a_disk_that_is_full_for_long_is_waited_for(whose: str, when: str) -> None:
+    """Longer than any worker may be silent: the query does not end for it."""
+    alone = whose == "the only owner's"
+    world = World(workers=1 if alone else 2, instances=1, replication=0 if alone else 1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 20)
+    host = world.hosts["w2" if whose == "a copy's" else "w1"]
+    world.mishaps_expected = True
+
+    def fill() -> None:
+        host.disk.capacity_bytes = host.disk.bytes_used()
+
+    if when == "between batches":
+        fill()
+    else:
+        world.until_sprung(world.trap("w1/i0", "disk.append", fill, holding="/out/"))
+    world.run(600.0)
+    assert query.failures == []
+    seen = query.directory.committed
+    host.disk.capacity_bytes = None
+    world.run(5.0)
+    assert query.directory.committed > seen
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []

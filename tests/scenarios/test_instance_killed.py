@@ -79,3 +79,19 @@ def test_an_instance_that_hangs_is_replaced() -> None:
     world.schedule.pause(f"w1#{pid}")
     world.until(lambda: host.pids("i0") not in ([], [pid]), within_s=400)
     world.finish(query, batches=15)
+
+
+def test_an_instance_that_is_stopped_for_good_is_replaced() -> None:
+    """SIGSTOP in the middle of a batch, and nobody comes: neither a person nor the driver's end."""
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 10)
+    host = world.hosts["w1"]
+    (pid,) = host.pids("i0")
+    stop = world.trap("w1", "send ApplyBatch", lambda: world.schedule.pause(f"w1#{pid}"))
+    world.until_sprung(stop)
+    began = world.clock.monotonic()
+    world.finish(query, batches=query.directory.committed + 10)
+    assert world.clock.monotonic() - began < 30.0
+    assert query.failures == []
+    assert host.pids("i0") not in ([], [pid])

@@ -29,6 +29,7 @@ class Processes:
     disk: FakeDisk
     started: list[InstanceSettings] = field(default_factory=list)
     wires: dict[int, FakeWire] = field(default_factory=dict)
+    standing: set[int] = field(default_factory=set)
     fails: bool = False
 
     def start(self, settings_path: str, log_path: str) -> ProcessName:
@@ -42,6 +43,9 @@ class Processes:
 
     def alive(self, process: ProcessName) -> bool:
         return process.pid in self.wires
+
+    def stopped(self, process: ProcessName) -> bool:
+        return process.pid in self.standing
 
     def kill(self, process: ProcessName) -> None:
         wire = self.wires.pop(process.pid, None)
@@ -183,6 +187,39 @@ def test_one_that_does_not_answer_is_replaced_after_its_deadline() -> None:
     assert len(bench.processes.started) == 1
     bench.run(instance, 20.0, answer=False)
     assert len(bench.processes.started) == 2
+
+
+def test_one_that_is_stopped_is_replaced_soon() -> None:
+    bench = Bench()
+    instance = bench.instance()
+    bench.run(instance, 1.0)
+    heard: list[Envelope] = []
+    instance.command(open_vnode(instance), heard.append, timeout_s=60.0)
+    bench.processes.standing = {instance.pid}
+    bench.run(instance, limits.STOPPED_LOOKS - 2.0, answer=False)
+    assert (len(bench.processes.started), heard) == (1, [])
+    bench.run(instance, 5.0, answer=False)
+    assert len(bench.processes.started) == 2
+    assert [envelope.message for envelope in heard] == [None]
+    bench.run(instance, 60.0)
+    assert instance.ready
+    assert len(bench.processes.started) == 2
+
+
+def test_one_that_goes_on_in_time_and_one_whose_agent_stood_still_are_left_alone() -> None:
+    bench = Bench()
+    instance = bench.instance()
+    bench.run(instance, 1.0)
+    for _ in range(3):
+        bench.processes.standing = {instance.pid}
+        bench.run(instance, limits.STOPPED_LOOKS - 2.0)
+        bench.processes.standing = set()
+        bench.run(instance, 1.5)
+    bench.processes.standing = {instance.pid}
+    bench.run(instance, 1.5)
+    bench.clock.advance(600.0)
+    bench.run(instance, 1.5)
+    assert len(bench.processes.started) == 1
 
 
 def test_one_that_outlived_its_agent_is_adopted() -> None:
