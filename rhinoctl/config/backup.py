@@ -5,7 +5,8 @@ other, and the SHA-256 of all that as the last line.
 
 Invariants:
 
-1. The store in it is of one moment, whether its controller runs or not.
+1. The store in it is of one moment, whether its controller runs or not, and every entry of it has
+   the checksum that it was written with: when it is read, and again when it is put back.
 2. Nothing is restored from a file of which one byte is not as it was written, nor from one of
    another cluster, nor under a controller that runs.
 3. What was there before a restore is kept beside it, whatever happens in the middle: without a
@@ -71,7 +72,7 @@ def write_backup(directory: Path, file: Path, *, now: float) -> BackupHeader:
         raise NotRunning(f"there is no {what} in {directory}", remedy=WHICH)
     check_new(file)
     contents = {STORE_IMAGE: image_of(store), TOKEN: _read(Path(cluster.token_file))}
-    return keep(file, cluster.cluster, contents, now=now)
+    return keep(file, cluster.cluster, contents, now=now, store=str(store))
 
 
 def check_new(file: Path) -> None:
@@ -82,14 +83,16 @@ def check_new(file: Path) -> None:
         )
 
 
-def keep(file: Path, cluster: str, contents: Mapping[str, bytes], *, now: float) -> BackupHeader:
-    """Write a backup of a cluster, by its identity. Raises CorruptFile for a store's image that
-    cannot be read, and UnwritableDirectory."""
+def keep(
+    file: Path, cluster: str, contents: Mapping[str, bytes], *, now: float, store: str
+) -> BackupHeader:
+    """Write a backup of a cluster, by its identity, whose store is at `store`. Raises CorruptFile
+    for a damaged image of it, and UnwritableDirectory."""
     header = BackupHeader(
         cluster=cluster,
         version=__version__,
         written_at=now,
-        claim=claim_in(contents[STORE_IMAGE], file),
+        claim=claim_in(contents[STORE_IMAGE], store, store=store),
         sizes={name: len(contents[name]) for name in sorted(contents)},
     )
     head = KIND + FORMAT + codec.dumps(header) + b"\n"
@@ -107,7 +110,7 @@ def restore_backup(directory: Path, file: Path) -> BackupHeader:
     cluster = read_cluster(directory)
     if cluster is None:
         raise NotRunning(f"there is no cluster in {directory}", remedy=WHICH)
-    header, contents = read_backup(file)
+    header, contents = read_backup(file, store=str(directory / STORE))
     if header.cluster != cluster.cluster:
         raise ForeignManifest(
             f"{file} is a backup of cluster {header.cluster}, and {directory} is {cluster.cluster}",
@@ -121,9 +124,9 @@ def restore_backup(directory: Path, file: Path) -> BackupHeader:
 
 def put_image(store: Path, image: bytes) -> None:
     """Put an image in a store's place; what was there is kept as `.replaced`. Raises CorruptFile
-    for bytes that are no store, AlreadyRunning while a controller has it open, and
-    UnwritableDirectory."""
-    claim_in(image, store)
+    for bytes that are no store, or a damaged one, AlreadyRunning while a controller has it open,
+    and UnwritableDirectory."""
+    claim_in(image, f"what was to become {store}", store=str(store))
     with _locked(store):
         _put(store, image)
 
@@ -136,8 +139,9 @@ def _put(store: Path, image: bytes) -> None:
     replace_file(store, image)
 
 
-def read_backup(file: Path) -> tuple[BackupHeader, dict[str, bytes]]:
-    """What is in a backup. Raises Refused, ForeignManifest and CorruptFile."""
+def read_backup(file: Path, *, store: str) -> tuple[BackupHeader, dict[str, bytes]]:
+    """What is in a backup; `store` is where its store would go. Raises Refused, ForeignManifest and
+    CorruptFile, for a store in it that was damaged before it was backed up, too."""
     data = _read(file)
     if not data.startswith(KIND):
         raise ForeignManifest(
@@ -146,7 +150,7 @@ def read_backup(file: Path) -> tuple[BackupHeader, dict[str, bytes]]:
         )
     body, checksum = data[:-SUM_BYTES], data[-SUM_BYTES:]
     if checksum != hashlib.sha256(body).hexdigest().encode() + b"\n":
-        raise _damaged(file, "its checksum is another")
+        raise _damaged(file, "its checksum is another", store=store)
     if not body.startswith(KIND + FORMAT):
         raise ForeignManifest(
             f"{file} is a backup in a format that this version does not read",
@@ -156,17 +160,19 @@ def read_backup(file: Path) -> tuple[BackupHeader, dict[str, bytes]]:
     try:
         header: BackupHeader = codec.loads(BackupHeader, head)
     except codec.CodecError as fault:
-        raise _damaged(file, str(fault)) from fault
+        raise _damaged(file, str(fault), store=store) from fault
     contents, at = {}, 0
     for name in sorted(header.sizes):
         contents[name] = rest[at : at + header.sizes[name]]
         at += len(contents[name])
+    if STORE_IMAGE in contents:
+        claim_in(contents[STORE_IMAGE], f"the store in {file}", store=store)
     return header, contents
 
 
 def image_of(store: Path) -> bytes:
     """The whole database as of one moment, without a write-ahead log. Raises NotRunning if there is
-    none, and CorruptFile."""
+    none, and CorruptFile if it, or one entry of it, is damaged."""
     if not store.exists():
         raise NotRunning(
             f"there is no store of a controller at {store}", remedy="start the controller once"
@@ -180,24 +186,47 @@ def image_of(store: Path) -> bytes:
             ):
                 source.backup(image)
                 image.execute("PRAGMA journal_mode = DELETE")
-                (verdict,) = image.execute("PRAGMA quick_check(1)").fetchone()
-                if verdict != "ok":
-                    raise _damaged(store, verdict)
         except sqlite3.Error as fault:
-            raise _damaged(store, str(fault)) from fault
-        return copy.read_bytes()
+            raise _damaged(store, str(fault), store=str(store)) from fault
+        found = copy.read_bytes()
+    claim_in(found, store, store=str(store))
+    return found
 
 
-def claim_in(image: bytes, named: Path) -> Claim | None:
-    """What a store's image claims; None if its controller never ran. Raises CorruptFile, by the
-    name of the file that it is of."""
+def claim_in(image: bytes, named: Path | str, *, store: str) -> Claim | None:
+    """What a store's image claims; None if its controller never ran. Raises CorruptFile for an
+    image of which any page or entry is damaged, by what it is named and where its `store` is."""
+    claim = None
     try:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(image)
-            found = database.execute("SELECT v FROM entries WHERE k = ?", (CLAIM,)).fetchone()
-        return None if found is None else codec.loads_checked(Claim, found[0])
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+            for key, value in database.execute("SELECT k, v FROM entries"):
+                fault = _fault_of(value)
+                if fault:
+                    raise _damaged(named, f"entry {_shown(key)}: {fault}", store=store)
+                if key == CLAIM:
+                    claim = codec.loads_checked(Claim, value)
     except (sqlite3.Error, codec.CodecError) as fault:
-        raise _damaged(named, str(fault)) from fault
+        raise _damaged(named, str(fault), store=store) from fault
+    return claim
+
+
+def _fault_of(value: object) -> str:
+    """Why an entry of a store is not as it was written; empty if it is."""
+    if not isinstance(value, bytes):
+        return f"it is a {type(value).__name__}"
+    try:
+        codec.check(value)
+    except codec.CodecError as fault:
+        return str(fault)
+    return ""
+
+
+def _shown(key: object) -> str:
+    return key.decode(errors="replace") if isinstance(key, bytes) else repr(key)
 
 
 @contextmanager
@@ -228,9 +257,10 @@ def _read(path: Path) -> bytes:
         ) from fault
 
 
-def _damaged(path: Path, reason: str) -> CorruptFile:
+def _damaged(what: Path | str, reason: str, *, store: str) -> CorruptFile:
     return CorruptFile(
-        f"{path} is damaged: {reason}",
-        remedy="use another backup; without one, move the store away and start the controller:"
-        " `rhinoctl controller recover` then makes it anew from the workers",
+        f"{what} is damaged: {reason}",
+        remedy=f"restore another backup (`rhinoctl controller restore FILE`); without one, move"
+        f" {store} away and start the controller: `rhinoctl controller recover` then makes it anew"
+        " from the workers",
     )

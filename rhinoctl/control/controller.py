@@ -94,7 +94,7 @@ class Controller:
     def _take_up(self) -> None:
         """Go on from what the store has: at the start, and when it was made anew."""
         settings, clock, wire = self._settings, self._clock, self._wire
-        self._registry = Registry(self._store)
+        self._registry = Registry(self._store, settings.store)
         self._fleet = Fleet(settings.cluster, settings.workers, wire, clock, settings.capacities)
         self._jobs = Jobs(settings.cluster, self._registry, self._fleet, wire, clock)
         self._failovers = Failovers(

@@ -8,6 +8,7 @@ anew (style, rule 4).
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from rhinoctl import limits
@@ -21,7 +22,7 @@ from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Store, WriteBatch
 from rhinoctl.protocol.recovery import Failover
 from rhinoctl.protocol.views import OperationView
-from rhinoctl.state.sqlite import RENEWAL
+from rhinoctl.state.sqlite import renewal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,31 +78,32 @@ class Taken:
 
 
 class Registry:
-    """Jobs, operations and the cluster's own wishes over a store. Raises CorruptFile, naming the
-    entry, for a store in which one cannot be read."""
+    """Jobs, operations and the cluster's own wishes over a store, which people know by its path.
+    Raises CorruptFile, naming the entry, for a store in which one cannot be read."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, path: str = "the store") -> None:
         self._store = store
+        read = partial(_read, path)
         self.jobs: dict[JobUid, JobDocument] = {}
         self.operations: dict[OpId, OperationDocument] = {}
         for key, value in store.scan(b"job/", b"job0"):
-            document: JobDocument = _read(JobDocument, key, value)
+            document: JobDocument = read(JobDocument, key, value)
             self.jobs[document.spec.uid] = document
         for key, value in store.scan(b"op/", b"op0"):
-            operation: OperationDocument = _read(OperationDocument, key, value)
+            operation: OperationDocument = read(OperationDocument, key, value)
             self.operations[operation.handover.op] = operation
         self.failovers: dict[OpId, FailoverDocument] = {}
         for key, value in store.scan(b"failover/", b"failover0"):
-            failover: FailoverDocument = _read(FailoverDocument, key, value)
+            failover: FailoverDocument = read(FailoverDocument, key, value)
             self.failovers[failover.failover.op] = failover
         drained, claimed = store.get_many([_DRAINING, _CLAIM])
         self.draining: frozenset[WorkerId] = frozenset()
         if drained is not None:
-            self.draining = _read(frozenset[WorkerId], _DRAINING, drained)
+            self.draining = read(frozenset[WorkerId], _DRAINING, drained)
         self._begun = False
         self._claim = Claim(reign=1, store=uuid.uuid4().hex, run=_new_run(), number=0)
         if claimed is not None:
-            self._claim = next_run(_read(Claim, _CLAIM, claimed), _new_run())
+            self._claim = next_run(read(Claim, _CLAIM, claimed), _new_run())
 
     @property
     def claim(self) -> Claim | None:
@@ -281,14 +283,14 @@ def _new_run() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _read(kind: Any, key: bytes, value: bytes) -> Any:
+def _read(path: str, kind: Any, key: bytes, value: bytes) -> Any:
     try:
         return codec.loads_checked(kind, value)
     except codec.CodecError as fault:
         raise CorruptFile(
             f"the entry {key.decode(errors='replace')} of the controller's store cannot be read:"
             f" {fault}",
-            remedy=RENEWAL,
+            remedy=renewal(path),
         ) from fault
 
 

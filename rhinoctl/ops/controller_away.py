@@ -56,7 +56,13 @@ def backup(
         for name in KEYS:
             if (cluster.home.directory / name).exists():
                 contents[name] = (cluster.home.directory / name).read_bytes()
-        return files.keep(file, cluster.home.make().identity, contents, now=time.time())
+        return files.keep(
+            file,
+            cluster.home.make().identity,
+            contents,
+            now=time.time(),
+            store=_store_of(cluster),
+        )
 
 
 def restore(
@@ -69,7 +75,7 @@ def restore(
     CorruptFile, AlreadyRunning while the controller runs, Busy, and HostError's leaves.
     """
     cluster = read_deployed(inventory)
-    header, contents = files.read_backup(file)
+    header, contents = files.read_backup(file, store=_store_of(cluster))
     with cluster.home.claimed():
         known = cluster.home.read()
         if AUTHORITY not in contents or (known and known.identity != header.cluster):
@@ -112,10 +118,14 @@ def _at_controller(
     return answer
 
 
+def _store_of(cluster: Deployed) -> str:
+    """Where the store is on the controller's host."""
+    return posixpath.join(cluster.inventory.controller.data_dir, STORE)
+
+
 def _run(host: Host, process: Process, cluster: Deployed, verb: str, image: bytes = b"") -> bytes:
     """Raises what the release there has ended with."""
-    store = posixpath.join(cluster.inventory.controller.data_dir, STORE)
-    service = process.service
+    store, service = _store_of(cluster), process.service
     run = posixpath.join(service.install_dir, "current", "run")
     command = Command(
         argv=("env", f"RHINO_PYTHON={service.python}", "sh", run, MODULE, verb, store),

@@ -60,12 +60,22 @@ def dumps_checked(value: Any) -> bytes:
 
 def loads_checked(kind: Any, data: bytes | bytearray | memoryview) -> Any:
     """The value of what `dumps_checked` made, or `dumps`, whose end is that of JSON."""
-    content = bytes(data)
-    if content[-_SUM_BYTES : 1 - _SUM_BYTES] == b"#":
-        content, checksum = content[:-_SUM_BYTES], content[-_SUM_BYTES:]
-        if checksum != _checksum(content):
-            raise CodecError("its checksum is another")
-    return loads(kind, content)
+    return loads(kind, _content(bytes(data)))
+
+
+def check(data: bytes | bytearray | memoryview) -> None:
+    """Raise CodecError for what `loads_checked` would refuse whatever it was to be."""
+    _parse(_content(bytes(data)))
+
+
+def _content(data: bytes) -> bytes:
+    """What `dumps` made, if its checksum is right or it has none."""
+    if data[-_SUM_BYTES : 1 - _SUM_BYTES] != b"#":
+        return data
+    content, checksum = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
+    if checksum != _checksum(content):
+        raise CodecError("its checksum is another")
+    return content
 
 
 def _checksum(data: bytes) -> bytes:

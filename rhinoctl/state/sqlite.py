@@ -34,11 +34,14 @@ MIGRATIONS: Mapping[int, Step] = {}
 IMAGE = "store.db"
 """The one file of a checkpoint."""
 
-RENEWAL = (
-    "restore a backup with `rhinoctl controller restore FILE`; or move the store away, start the"
-    " controller, and have it made anew from the workers with `rhinoctl controller recover`"
-)
-"""What to do about a store that cannot be read."""
+
+def renewal(path: str) -> str:
+    """What to do about a store that cannot be read."""
+    return (
+        f"restore a backup with `rhinoctl controller restore FILE`; or move {path} away, start the"
+        " controller, and have it made anew from the workers with `rhinoctl controller recover`"
+    )
+
 
 KEYS_PER_SELECT = 500
 """Fewer than the parameters that any build of SQLite takes."""
@@ -249,7 +252,7 @@ class _SqliteErrors:
             raise OSError(errno.EIO, f"{name}: {error}", self._path) from error
         raise CorruptFile(
             f"{self._path}: {error}",
-            remedy=RENEWAL,
+            remedy=renewal(self._path),
         ) from error
 
 

@@ -1,8 +1,12 @@
 """Backups of a controller: whole, of one moment, and nobody else's."""
 
+import hashlib
 import os
+import shutil
+import sqlite3
 import stat
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +19,13 @@ from rhinoctl.config import cluster as config
 from rhinoctl.control.registry import Registry
 from rhinoctl.errors import AlreadyRunning, CorruptFile, ForeignManifest, NotRunning, Refused
 from rhinoctl.ids import WorkerId
+from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import WriteBatch
 from rhinoctl.state.locks import DatabaseLock
 from rhinoctl.state.sqlite import SqliteStore
 
 W1 = frozenset({WorkerId("w1")})
+VALUE = codec.dumps_checked("v")
 
 
 def cluster_in(directory: Path) -> Path:
@@ -84,7 +90,7 @@ def test_a_backup_is_of_one_moment_while_the_controller_writes(tmp_path: Path) -
         number = 0
         while not over.is_set():
             number += 1
-            value = str(number).encode() * 3000
+            value = codec.dumps_checked(str(number) * 3000)
             store.write(WriteBatch([b"a", b"z"], [value, value]))
             started.set()
 
@@ -107,14 +113,14 @@ def test_what_was_there_is_kept_beside_a_restored_store(tmp_path: Path) -> None:
     opened(directory).close()
     backup.write_backup(directory, tmp_path / "b", now=0.0)
     store = opened(directory)
-    store.write(WriteBatch([b"k"], [b"v"]))
+    store.write(WriteBatch([b"k"], [VALUE]))
     wal = (directory / f"{backup.STORE}-wal").read_bytes()  # as a kill leaves it
     store.close()
     (directory / f"{backup.STORE}-wal").write_bytes(wal)
     backup.restore_backup(directory, tmp_path / "b")
     assert entries(directory) == {}
     replaced = SqliteStore(str(directory / f"{backup.STORE}.replaced"))
-    assert dict(replaced.scan()) == {b"k": b"v"}
+    assert dict(replaced.scan()) == {b"k": VALUE}
     replaced.close()
 
 
@@ -122,7 +128,7 @@ def test_a_lost_store_s_log_is_not_taken_for_the_new_one_s(tmp_path: Path) -> No
     """Only the database itself was removed."""
     directory = cluster_in(tmp_path / "c")
     store = opened(directory)
-    store.write(WriteBatch([b"k"], [b"v"]))
+    store.write(WriteBatch([b"k"], [VALUE]))
     wal = (directory / f"{backup.STORE}-wal").read_bytes()
     store.close()
     (directory / f"{backup.STORE}-wal").write_bytes(wal)
@@ -137,9 +143,9 @@ def test_nothing_is_restored_under_a_controller_that_runs(tmp_path: Path) -> Non
     with pytest.raises(AlreadyRunning) as caught:
         backup.restore_backup(directory, tmp_path / "b")
     assert caught.value.remedy
-    store.write(WriteBatch([b"k"], [b"v"]))
+    store.write(WriteBatch([b"k"], [VALUE]))
     store.close()
-    assert entries(directory) == {b"k": b"v"}
+    assert entries(directory) == {b"k": VALUE}
     with DatabaseLock(str(directory / f"{backup.STORE}.lock")), pytest.raises(AlreadyRunning):
         backup.restore_backup(directory, tmp_path / "b")
 
@@ -174,7 +180,7 @@ def test_a_backup_of_which_one_bit_or_the_end_is_lost_is_refused(
     path = tmp_path_factory.mktemp("damaged") / "b"
     path.write_bytes(sound[:place] if cut else data)
     with pytest.raises((CorruptFile, ForeignManifest)) as caught:
-        backup.read_backup(path)
+        backup.read_backup(path, store="store")
     assert str(path) in caught.value.message
     assert caught.value.remedy
 
@@ -187,6 +193,67 @@ def test_a_damaged_store_is_not_backed_up(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile):
         backup.write_backup(directory, tmp_path / "b", now=0.0)
     assert not (tmp_path / "b").exists()
+
+
+ENTRIES = {f"job/{each}".encode(): codec.dumps_checked({"at": each}) for each in ("a", "b")}
+
+
+def damage(path: Path, key: bytes, at: int) -> None:
+    """Flip one bit of an entry, in a database that stays sound."""
+    value = bytearray(ENTRIES[key])
+    value[at] ^= 1
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE entries SET v = ? WHERE k = ?", (bytes(value), key))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = cluster_in(tmp_path_factory.mktemp("filled") / "c")
+    store = opened(directory)
+    store.write(WriteBatch(list(ENTRIES), list(ENTRIES.values())))
+    store.close()
+    return directory
+
+
+@pytest.mark.parametrize("key", ENTRIES)
+@pytest.mark.parametrize("at", range(len(ENTRIES[b"job/a"])))
+def test_a_store_of_which_one_byte_of_an_entry_is_another_is_neither_backed_up_nor_put_back(
+    filled: Path, tmp_path: Path, key: bytes, at: int
+) -> None:
+    directory, file = tmp_path / "c", tmp_path / "b"
+    shutil.copytree(filled, directory)
+    store = directory / backup.STORE
+    damage(store, key, at)
+    with pytest.raises(CorruptFile) as caught:
+        backup.write_backup(directory, file, now=0.0)
+    assert str(store) in caught.value.message
+    assert key.decode() in caught.value.message
+    assert f"move {store} away" in caught.value.remedy
+    assert not file.exists()
+    bad, there = store.read_bytes(), (filled / backup.STORE).read_bytes()
+    store.write_bytes(there)
+    with pytest.raises(CorruptFile) as caught:
+        backup.put_image(store, bad)
+    assert f"move {store} away" in caught.value.remedy
+    assert store.read_bytes() == there
+
+
+def test_a_backup_that_has_a_damaged_store_is_not_restored(filled: Path, tmp_path: Path) -> None:
+    """As a release wrote it that did not look."""
+    directory = tmp_path / "c"
+    shutil.copytree(filled, directory)
+    file, store = tmp_path / "b", directory / backup.STORE
+    backup.write_backup(directory, file, now=0.0)
+    data, value = file.read_bytes()[: -backup.SUM_BYTES], ENTRIES[b"job/b"]
+    assert data.count(value) == 1
+    data = data.replace(value, value.replace(b'"b"', b'"c"'))
+    file.write_bytes(data + hashlib.sha256(data).hexdigest().encode() + b"\n")
+    before = store.read_bytes(), (directory / "token").read_bytes()
+    with pytest.raises(CorruptFile) as caught:
+        backup.restore_backup(directory, file)
+    assert str(file) in caught.value.message
+    assert f"move {store} away" in caught.value.remedy
+    assert (store.read_bytes(), (directory / "token").read_bytes()) == before
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:

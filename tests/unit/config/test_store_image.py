@@ -28,7 +28,7 @@ def test_an_image_goes_out_and_comes_back_while_no_controller_runs(tmp_path: Pat
     store = SqliteStore(str(path))
     claim = Registry(store).claim
     image = run("image", str(path)).stdout
-    assert backup.claim_in(image, path) == claim
+    assert backup.claim_in(image, path, store="store") == claim
     assert refused(run("put", str(path), given=image)) == "already-running"
     store.close()
     before = path.read_bytes()

@@ -294,8 +294,9 @@ def test_an_entry_that_has_rotted_is_named(at: float) -> None:
         rotten[int(at * len(value))] ^= 1
         store.write(WriteBatch([key], [bytes(rotten)]))
         with pytest.raises(CorruptFile) as caught:
-            Registry(store)
+            Registry(store, "/var/controller.db")
         assert key.decode() in caught.value.message
+        assert "move /var/controller.db away" in caught.value.remedy
         assert "controller recover" in caught.value.remedy
         store.write(WriteBatch([key], [value]))
     assert Registry(store).jobs == registry.jobs

@@ -118,8 +118,9 @@ def test_nothing_is_replaced_under_a_controller_that_runs(
 
 
 def test_another_cluster_s_backup_is_refused(world: World, host: StoreHost, tmp_path: Path) -> None:
-    files.keep(tmp_path / "b", "clicks-99", {"store": host.store, "authority.json": b"{}"}, now=0.0)
-    files.keep(tmp_path / "local", "0f3a", {"store": host.store, "token": b""}, now=0.0)
+    for name, other, key in (("b", "clicks-99", "authority.json"), ("local", "0f3a", "token")):
+        contents = {"store": host.store, key: b"{}"}
+        files.keep(tmp_path / name, other, contents, now=0.0, store="store")
     stopped(world, "controller")
     world.forget_commands()
     for name in ("b", "local"):
