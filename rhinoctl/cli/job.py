@@ -119,7 +119,8 @@ def repair_offsets(
     """Write the decided offsets of the last batch back into Spark's offset log.
 
     For a query that is refused because the offsets of a batch differ from the decided ones, or that
-    cannot read them. The query must not run. What was there is kept beside the log.
+    cannot read them, or whose last commit is lost. Torn offsets of a batch that is not decided are
+    taken away. The query must not run. What was there is kept beside the log.
     """
     done = offsets.repair_offsets(cluster, job, checkpoint=checkpoint, dry_run=dry_run)
     emit(done, as_json, repaired_offsets_table)

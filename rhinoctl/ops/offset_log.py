@@ -5,11 +5,13 @@ as for doctor and for a repair, only the files are left. Their form, of Spark 4.
 tests/integration/test_repair_offsets.py: ``offsets/<batch>`` begins with a line ``v1`` or ``v2``
 and one of metadata (JSON); then comes one line for each source, ``-`` for none, in version 2 with
 the source's name and a colon before it. ``commits/<batch>`` is there once the batch
-is committed, and ``metadata`` has the query's id. Beside each may be a checksum, ``.<name>.crc``.
+is committed: a line with its version, and one of JSON. ``metadata`` has the query's id. Beside each
+may be a checksum, ``.<name>.crc``.
 """
 
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,9 @@ from rhinoctl.protocol.records import offsets_digest
 
 READ_BACK = 2
 """Offsets of so many batches before the newest are read: older ones cannot be replayed."""
+
+FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
+"""What Spark writes for a batch before which it has seen no watermark."""
 
 
 class Unreadable(ValueError):
@@ -78,6 +83,7 @@ def read_offset_log(given: str) -> OffsetLog:
         committed=committed,
         digests=digests,
         faults=tuple(faults),
+        commit_fault=commit_fault(path, committed),
     )
 
 
@@ -105,6 +111,21 @@ def read_entry(path: Path, batch: int) -> Entry:
         return Entry(version=version, metadata=metadata, offsets=_offsets(version, lines[1:]))
     except ValueError as fault:
         raise Unreadable(f"offsets/{batch}: {fault}") from fault
+
+
+def commit_fault(path: Path, batch: int) -> str:
+    """Why Spark cannot read the commit of a batch; empty if it can, and for -1, which has none."""
+    if batch < 0:
+        return ""
+    try:
+        version, *lines = (path / "commits" / str(batch)).read_text("utf-8").split("\n")
+        if not re.fullmatch("v[0-9]+", version) or not lines:
+            return f"commits/{batch}: {len(lines)} lines of version {version[:20]!r}"
+        if not isinstance(json.loads(lines[0]), dict):
+            return f"commits/{batch}: its second line is no metadata"
+    except (OSError, ValueError) as fault:
+        return f"commits/{batch}: {fault}"
+    return ""
 
 
 def _offsets(version: str, lines: list[str]) -> str:
@@ -195,18 +216,45 @@ def write_entry(path: Path, batch: int, entry: Entry) -> Path | None:
 
     The checksum goes first: Spark reads a file without one, and refuses one with a wrong one.
     """
-    file = path / "offsets" / str(batch)
+    kept = _kept(path, "offsets", batch)
+    replace_file(path / "offsets" / str(batch), text_of(entry).encode())
+    return kept
+
+
+def remove_entry(path: Path, batch: int) -> Path | None:
+    """Take an entry away, so that Spark plans the batch anew. What was there is kept as it is by
+    `write_entry`. Raises UnwritableDirectory."""
+    kept = _kept(path, "offsets", batch)
+    with writing_in(path / "offsets"):
+        (path / "offsets" / str(batch)).unlink(missing_ok=True)
+    return kept
+
+
+def write_commit(path: Path, batch: int) -> Path | None:
+    """Write that a batch is committed, as the newest commit before it that can be read says it.
+    What was there is kept as it is by `write_entry`. Raises UnwritableDirectory."""
+    before = batch - 1
+    while before >= 0 and commit_fault(path, before):
+        before -= 1
+    text = (path / "commits" / str(before)).read_bytes() if before >= 0 else FIRST_COMMIT
+    kept = _kept(path, "commits", batch)
+    replace_file(path / "commits" / str(batch), text)
+    return kept
+
+
+def _kept(path: Path, kind: str, batch: int) -> Path | None:
+    """Copy a file and its checksum to a directory of its own, and remove the checksum."""
+    file = path / kind / str(batch)
     checksum = file.with_name(f".{batch}.crc")
-    kept: Path | None = None
-    if file.exists() or checksum.exists():
-        kept = _fresh(path / f"offsets-before-repair-of-{batch}")
-        with writing_in(path):
-            kept.mkdir()
-            for each in (file, checksum):
-                if each.exists():
-                    shutil.copy2(each, kept / each.name)
-            checksum.unlink(missing_ok=True)
-    replace_file(file, text_of(entry).encode())
+    if not file.exists() and not checksum.exists():
+        return None
+    kept = _fresh(path / f"{kind}-before-repair-of-{batch}")
+    with writing_in(path):
+        kept.mkdir()
+        for each in (file, checksum):
+            if each.exists():
+                shutil.copy2(each, kept / each.name)
+        checksum.unlink(missing_ok=True)
     return kept
 
 

@@ -75,7 +75,8 @@ class ClusterEvidence:
 class OffsetLog:
     """Spark's offset log of a query, read from a checkpoint directory. `digests` are those of the
     offsets of each batch that could be read (`rhinoctl.protocol.records.offsets_digest`);
-    `committed` is the newest batch that is committed, -1 for none."""
+    `committed` is the newest batch that is committed, -1 for none, and `commit_fault` why its
+    commit cannot be read."""
 
     directory: str
     query_id: str
@@ -83,3 +84,4 @@ class OffsetLog:
     committed: int
     digests: Mapping[int, str]
     faults: tuple[str, ...] = ()
+    commit_fault: str = ""

@@ -43,6 +43,8 @@ class Check(Enum):
     OFFSETS_BEHIND = "offsets-behind"
     OFFSETS_AHEAD = "offsets-ahead"
     OFFSETS_DIFFER = "offsets-differ"
+    COMMIT_LOST = "commit-lost"
+    COMMIT_UNREADABLE = "commit-unreadable"
 
 
 class Fix(Enum):

@@ -27,7 +27,8 @@ def offset_findings(
         ),
         "",
     )
-    fault = _fault(job, log, decided, digest)
+    released = max((r.released for r in reports.values()), default=None)
+    fault = _fault(job, log, decided, digest, released)
     if fault is None:
         return
     check, what, remedy = fault
@@ -39,7 +40,9 @@ def offset_findings(
             (
                 f"{log.directory}: newest offsets {log.newest}, newest commit {log.committed}",
                 f"decided is {decided or 'nothing'}",
+                *((f"released is {released}",) if check is Check.COMMIT_LOST else ()),
                 *log.faults,
+                *((log.commit_fault,) if log.commit_fault else ()),
             )
         ),
         cost="the query is refused at its next start; no row is lost or counted twice",
@@ -48,7 +51,11 @@ def offset_findings(
 
 
 def _fault(
-    job: JobEvidence, log: OffsetLog, decided: BatchTime | None, digest: str
+    job: JobEvidence,
+    log: OffsetLog,
+    decided: BatchTime | None,
+    digest: str,
+    released: BatchTime | None,
 ) -> tuple[Check, str, str] | None:
     """What is wrong, and what to do: of several, the one that comes first."""
     restore = (
@@ -60,7 +67,8 @@ def _fault(
         what = f"that checkpoint is of query {log.query_id or '(none)'}, the job of {job.query_id}"
         return Check.OFFSETS_OTHER_QUERY, what, restore
     if decided is None or decided.batch < 0 or decided.generation != job.generation:
-        return None  # nothing is decided that the log could disagree with
+        # Nothing is decided that the log could disagree with.
+        return _undecided(log, -1, repair) if log.newest == 0 and log.committed < 0 else None
     batch = decided.batch
     if log.committed > batch:
         what = f"Spark has committed batch {log.committed}, which no worker knows"
@@ -71,8 +79,6 @@ def _fault(
     if log.newest < batch - 1 or log.committed < batch - 1:
         what = f"Spark would begin with batch {max(log.newest, 0)}, and {batch} is decided"
         return Check.OFFSETS_BEHIND, what, restore
-    if log.committed == batch:
-        return None
     if log.newest < batch:
         return Check.OFFSETS_BEHIND, f"the offsets of decided batch {batch} are lost", repair
     if batch not in log.digests:
@@ -81,6 +87,21 @@ def _fault(
         return (
             Check.OFFSETS_DIFFER,
             f"the offsets of batch {batch} are not the decided ones",
-            repair,
+            repair if log.committed < batch else restore,
         )
-    return None
+    if log.commit_fault:
+        what = f"Spark's commit of batch {log.committed} cannot be read"
+        return Check.COMMIT_UNREADABLE, what, repair
+    undecided = _undecided(log, batch, repair)
+    if undecided is None and log.committed < batch == log.newest and released == decided:
+        what = f"batch {batch} was committed, and Spark's log lacks its commit"
+        return Check.COMMIT_LOST, what, repair
+    return undecided
+
+
+def _undecided(log: OffsetLog, decided: int, repair: str) -> tuple[Check, str, str] | None:
+    """The offsets of a batch that Spark has planned, nobody has decided, and nobody can read."""
+    if log.newest <= decided or log.newest in log.digests:
+        return None
+    what = f"the offsets of batch {log.newest}, which is not decided, cannot be read"
+    return Check.OFFSETS_UNREADABLE, what, repair

@@ -4,11 +4,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rhinoctl.ops.doctor import Diagnosis
-from rhinoctl.ops.repair_offsets import RepairedOffsets
+from rhinoctl.ops.repair_offsets import Mend, RepairedOffsets
 from rhinoctl.protocol.findings import Finding, State
 from rhinoctl.protocol.views import RepairView
 from rhinoctl.render.tables import facts, operation_table, spaced
 
+MENDS = {
+    Mend.WRITTEN: "written, as the commit before it",
+    Mend.TAKEN_AWAY: "taken away: Spark plans the batch anew",
+}
 STYLES = {State.OK: "green", State.DEGRADED: "yellow", State.BROKEN: "red"}
 
 
@@ -48,10 +52,19 @@ def repair_table(view: RepairView) -> RenderableType:
 
 def repaired_offsets_table(done: RepairedOffsets) -> RenderableType:
     """What is written, and where the old file is."""
-    if not done.change:
+    if not done.needed:
         return Text(f"nothing to do: {done.file} has the decided offsets of batch {done.batch}")
-    told = {"before": done.before, "decided": done.after}
-    if done.kept:
-        told["kept"] = done.kept
-    verb = "is written" if done.written else "would be written"
-    return spaced([Text(f"{done.file} {verb}: batch {done.batch} of job {done.job}"), facts(told)])
+    parts: list[RenderableType | None] = []
+    verb = "would be" if done.dry_run else "is"
+    if done.change:
+        told = {"before": done.before, "decided": done.after}
+        if done.kept:
+            told["kept"] = done.kept
+        title = f"{done.file} {verb} written: batch {done.batch} of job {done.job}"
+        parts += [Text(title), facts(told)]
+    for other in done.others:
+        told = {"since": other.why}
+        if other.kept:
+            told["kept"] = other.kept
+        parts += [Text(f"{other.file} {verb} {MENDS[other.mend]}"), facts(told)]
+    return spaced(parts)

@@ -293,8 +293,9 @@ def _error(name: JobName, fault: batches.Fault) -> RhinoError:
         case kinds.RELEASED:
             return IdentityChanged(
                 f"job {name}: {fault.detail}",
-                remedy="start the query again; if Spark asks for this batch once more, restore its"
-                " checkpoint directory as it was: the batch is applied, nothing was lost",
+                remedy="start the query again; if Spark asks for this batch once more, its log has"
+                " lost the commit of it, and the batch is applied: have that written again with"
+                f" `rhinoctl job repair-offsets {name} --checkpoint DIR`",
             )
         case kinds.POISON:
             return PoisonBatch(

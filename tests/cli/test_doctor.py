@@ -110,8 +110,14 @@ Damage = Callable[[Path], Any]
         (lambda path: (path / "offsets" / "40").write_text("v1\n{}\n41"), "offsets-differ"),
         (lambda path: (path / "metadata").write_text('{"id": "q2"}'), "offsets-other-query"),
         (lambda path: (path / "commits" / "41").write_text(""), "offsets-ahead"),
+        (lambda path: (path / "commits" / "39").write_text("v1\n{"), "commit-unreadable"),
+        (lambda path: (path / "commits" / "39").write_text("v1"), "commit-unreadable"),
+        (lambda path: (path / "offsets" / "41").write_text("v1\n{"), "offsets-unreadable"),
     ],
-    ids=["sound", "lost", "torn", "other", "another query", "committed"],
+    ids=[
+        *("sound", "lost", "torn", "other", "another query", "committed"),
+        *("torn commit", "half a commit", "torn and undecided"),
+    ],
 )
 def test_spark_s_checkpoint_is_compared(
     serving: FakeController, run: Any, tmp_path: Path, damage: Damage, check: str

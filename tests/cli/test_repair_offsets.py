@@ -14,6 +14,7 @@ from tests.cli.test_doctor import Damage
 from tests.cli.test_doctor import checkpoint as spark_s
 from tests.fakes import controller as fake
 from tests.fakes.controller import FakeController
+from tests.unit.protocol import test_diagnosis as seen
 
 V2 = json.dumps({"0": '{"n": 7}', "1": None}, sort_keys=True)
 
@@ -43,7 +44,15 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def serving(controller: FakeController) -> FakeController:
     controller.answers["POST", "/v1/jobs/clicks/decided"] = decided()
+    controller.answers["GET", "/v1/evidence"] = seen.cluster()
     return controller
+
+
+def gone_past(controller: FakeController) -> None:
+    """A worker knows that Spark has gone past batch 3."""
+    report = seen.job_report(seen.I0, 0, released=BatchTime(0, 3))
+    evidence = seen.cluster(seen.worker(seen.W1, {seen.UID: report}))
+    controller.answers["GET", "/v1/evidence"] = evidence
 
 
 def repair(run: Any, path: Path, *more: str) -> Any:
@@ -120,6 +129,98 @@ def test_what_is_sound_is_left_alone(serving: FakeController, run: Any, path: Pa
     before = files(path)
     assert repair(run, path).exit_code == Exit.DONE
     assert files(path) == before
+
+
+def torn_after(path: Path) -> None:
+    """Spark has committed batch 3 and planned another one, which nobody has decided."""
+    (path / "commits" / "3").write_text("v1\n{}")
+    (path / "offsets" / "4").write_text("v1\n{")
+    (path / "offsets" / ".4.crc").write_bytes(b"crc of what Spark wrote")
+
+
+def test_a_torn_entry_of_an_undecided_batch_is_taken_away(
+    serving: FakeController,
+    run: Any,
+    path: Path,
+    golden: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(path.parent)
+    torn_after(path)
+    before = files(path)
+    ended = repair(run, Path("ck"), "--dry-run")
+    assert ended.exit_code == Exit.HAS_CHANGES
+    golden("repair-offsets-undecided-dry-run", ended)
+    assert files(path) == before
+    golden("repair-offsets-undecided", repair(run, Path("ck")))
+    kept, gone = path / "offsets-before-repair-of-4", ("4", ".4.crc")
+    assert {name: (kept / name).read_bytes() for name in gone} == {
+        name: before[f"offsets/{name}"] for name in gone
+    }
+    assert not any((path / "offsets" / name).exists() for name in gone)
+    assert read_entry(path, 3).offsets == '["3"]'
+    assert "nothing to do" in repair(run, path).stdout
+
+
+def test_of_a_query_without_a_decided_batch_only_a_torn_first_entry_is_taken_away(
+    serving: FakeController, run: Any, tmp_path: Path
+) -> None:
+    serving.answers["POST", "/v1/jobs/clicks/decided"] = decided(batch=None)
+    path = spark_s(tmp_path / "ck", newest=0, committed=-1)
+    assert repair(run, path).exit_code == Exit.REFUSED
+    (path / "offsets" / "0").write_text("v1\n{")
+    assert repair(run, path, "--dry-run").exit_code == Exit.HAS_CHANGES
+    assert repair(run, path).exit_code == Exit.DONE
+    assert not (path / "offsets" / "0").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda path: None, lose, tear, replace])
+def test_the_commit_of_a_batch_that_spark_had_gone_past_is_written(
+    serving: FakeController, run: Any, path: Path, damage: Damage
+) -> None:
+    """It would be replayed, and is refused then: its output is not kept any more."""
+    gone_past(serving)
+    damage(path)
+    assert repair(run, path, "--dry-run").exit_code == Exit.HAS_CHANGES
+    assert not (path / "commits" / "3").exists()
+    assert repair(run, path).exit_code == Exit.DONE
+    assert read_entry(path, 3).offsets == '["3"]'
+    assert (path / "commits" / "3").read_text() == (path / "commits" / "2").read_text()
+    assert "nothing to do" in repair(run, path).stdout
+
+
+def test_a_torn_commit_is_written_as_the_one_before_it(
+    serving: FakeController, run: Any, path: Path
+) -> None:
+    for batch in (2, 3):  # of the batch before the decided one, and of that
+        good, torn = path / "commits" / str(batch - 1), path / "commits" / str(batch)
+        torn.write_text("v1\n{")
+        assert repair(run, path).exit_code == Exit.DONE
+        assert torn.read_text() == good.read_text()
+        kept = path / f"commits-before-repair-of-{batch}" / str(batch)
+        assert kept.read_text() == "v1\n{"
+
+
+def test_a_first_commit_has_none_before_it(
+    serving: FakeController, run: Any, tmp_path: Path
+) -> None:
+    first = decided(batch=BatchTime(0, 0), start_offsets="", end_offsets='["0"]')
+    serving.answers["POST", "/v1/jobs/clicks/decided"] = first
+    path = spark_s(tmp_path / "ck", newest=0, committed=0)
+    (path / "commits" / "0").write_text("")
+    assert repair(run, path).exit_code == Exit.DONE
+    assert json.loads((path / "commits" / "0").read_text().split("\n")[1])
+
+
+@pytest.mark.parametrize("damage", [lose, tear])
+def test_unreadable_offsets_of_a_committed_batch_are_written(
+    serving: FakeController, run: Any, path: Path, damage: Damage
+) -> None:
+    """Spark reads them, too: they are where its next batch begins."""
+    (path / "commits" / "3").write_text("v1\n{}")
+    damage(path)
+    assert repair(run, path).exit_code == Exit.DONE
+    assert read_entry(path, 3).offsets == '["3"]'
 
 
 def test_version_2_and_a_first_batch(serving: FakeController, run: Any, tmp_path: Path) -> None:
