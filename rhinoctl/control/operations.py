@@ -263,7 +263,10 @@ class Operations:
             view = running.view
             raise Busy(
                 f"{view.kind.value} {view.id} of job {name} is {view.phase.value}",
-                remedy=f"wait for it (`rhinoctl op watch {view.id}`),"
+                remedy=f"let it go on (`rhinoctl op resume {view.id}`),"
+                f" or end it: `rhinoctl op abort {view.id}`"
+                if view.phase is hm.Phase.PAUSED
+                else f"wait for it (`rhinoctl op watch {view.id}`),"
                 f" or end it: `rhinoctl op abort {view.id}`",
             )
         if not document.installed:

@@ -156,6 +156,8 @@ def _unrepaired(view: RepairView) -> RhinoError | None:
         remedy = f"bring worker {', '.join(view.silent)} back, or give it up: `rhinoctl failover`"
     elif operation.kind is Kind.FAILOVER or operation.phase is Phase.MARKED:
         remedy = f"it ends by itself: `rhinoctl op watch {operation.id}`"
+    elif operation.phase is Phase.PAUSED:
+        remedy = f"let it go on: `rhinoctl op resume {operation.id}`, or `rhinoctl op abort` it"
     else:
         remedy = f"follow it: `rhinoctl op watch {operation.id}`, or `rhinoctl op abort` it"
     return Degraded(

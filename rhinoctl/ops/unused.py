@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from rhinoctl.errors import Busy, HealthyTarget, WorkerInUse
+from rhinoctl.protocol.handover import Phase
 from rhinoctl.protocol.views import Health, StatusView
 
 
@@ -25,9 +26,15 @@ def check_unused(status: StatusView, worker: str, *, lost: bool) -> None:
             remedy=takes_over if health is Health.DOWN else empties,
         )
     if status.operations:
+        first = status.operations[0]
+        paused = first.phase is Phase.PAUSED
         raise Busy(
-            f"operation {status.operations[0].id} is under way, and may need worker {worker}",
-            remedy="wait until it has ended: `rhinoctl op list`",
+            f"operation {first.id} is {'paused' if paused else 'under way'}, and may need worker"
+            f" {worker}",
+            remedy=f"let it go on (`rhinoctl op resume {first.id}`), or end it:"
+            f" `rhinoctl op abort {first.id}`"
+            if paused
+            else "wait until it has ended: `rhinoctl op list`",
         )
 
 

@@ -165,6 +165,14 @@ def test_repair_of_what_still_waits(controller: FakeController, run: Any, golden
     golden("op-repair", ended)
 
 
+def test_repair_of_what_is_paused_says_how_it_goes_on(controller: FakeController, run: Any) -> None:
+    controller.answers["POST", "/v1/ops/op-7/repair"] = repair_view(Phase.PAUSED)
+    ended = run("op", "repair", "op-7")
+    assert ended.exit_code == Exit.DEGRADED
+    assert "rhinoctl op resume op-7" in ended.stderr
+    assert "op watch" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("phase", "exit_code"), [(Phase.COMPLETE, Exit.DONE), (Phase.ABORTED, Exit.ABORTED)]
 )

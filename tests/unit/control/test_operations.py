@@ -524,8 +524,11 @@ def test_a_paused_operation_moves_nothing_until_it_is_resumed() -> None:
     assert (view.phase, view.progress) == (Phase.PAUSED, "1 of 1 vnodes follow")
     assert bench.controller.status().operations == (view,)
     assert Vnode(0) in bench.job().instances[0].vnodes
-    with pytest.raises(Busy, match=f"handover {op} .* is paused"):
+    with pytest.raises(Busy, match=f"handover {op} .* is paused") as caught:
         bench.rescale(3)
+    assert f"rhinoctl op resume {op}" in caught.value.remedy
+    assert f"rhinoctl op abort {op}" in caught.value.remedy
+    assert "op watch" not in caught.value.remedy, "it does not end by itself"
     bench.call(lambda c: c.resume(op))
     run_to(bench, op, Phase.COMPLETE, driver)
     times = bench.operation(op).times
