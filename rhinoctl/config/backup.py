@@ -97,7 +97,8 @@ def keep(
     )
     head = KIND + FORMAT + codec.dumps(header) + b"\n"
     body = head + b"".join(contents[name] for name in sorted(contents))
-    replace_file(file, body + hashlib.sha256(body).hexdigest().encode() + b"\n")
+    whole = body + hashlib.sha256(body).hexdigest().encode() + b"\n"
+    replace_file(file, whole, otherwise="name a file in another directory")
     return header
 
 

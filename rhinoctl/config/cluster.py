@@ -151,13 +151,16 @@ def make_token(path: str) -> None:
         replace_file(Path(path), f"{secrets.token_hex(32)}\n".encode())
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+ELSEWHERE = "name another directory with --cluster"
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o600, *, otherwise: str = ELSEWHERE) -> None:
     """Write a file whole, durably and for this user only, or with another mode. Raises
-    UnwritableDirectory.
+    UnwritableDirectory, of which `otherwise` is the remedy if its directory is to stay as it is.
 
     `state.disk.write_atomic` for a layer that may not import `state` (design, section 12).
     """
-    with writing_in(path.parent):
+    with writing_in(path.parent, otherwise):
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -202,15 +205,17 @@ def claimed(
 
 
 @contextmanager
-def writing_in(directory: Path) -> Iterator[None]:
+def writing_in(directory: Path, otherwise: str = ELSEWHERE) -> Iterator[None]:
     """Turn the system's refusals to write in a directory into UnwritableDirectory."""
     try:
         yield
     except OSError as fault:
         reason = fault.strerror or str(fault)
+        missing = isinstance(fault, FileNotFoundError)
         raise UnwritableDirectory(
             f"cannot write in {directory}: {reason}",
-            remedy="correct its owner and mode, or name another directory with --cluster",
+            remedy=f"{'make it first' if missing else 'correct its owner and mode'},"
+            f" or {otherwise}",
         ) from fault
 
 

@@ -25,6 +25,8 @@ from rhinoctl.protocol.records import offsets_digest
 READ_BACK = 2
 """Offsets of so many batches before the newest are read: older ones cannot be replayed."""
 
+OTHERWISE = "repair a copy of the checkpoint directory"
+
 FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark writes for a batch before which it has seen no watermark."""
 
@@ -217,7 +219,7 @@ def write_entry(path: Path, batch: int, entry: Entry) -> Path | None:
     The checksum goes first: Spark reads a file without one, and refuses one with a wrong one.
     """
     kept = _kept(path, "offsets", batch)
-    replace_file(path / "offsets" / str(batch), text_of(entry).encode())
+    replace_file(path / "offsets" / str(batch), text_of(entry).encode(), otherwise=OTHERWISE)
     return kept
 
 
@@ -225,7 +227,7 @@ def remove_entry(path: Path, batch: int) -> Path | None:
     """Take an entry away, so that Spark plans the batch anew. What was there is kept as it is by
     `write_entry`. Raises UnwritableDirectory."""
     kept = _kept(path, "offsets", batch)
-    with writing_in(path / "offsets"):
+    with writing_in(path / "offsets", OTHERWISE):
         (path / "offsets" / str(batch)).unlink(missing_ok=True)
     return kept
 
@@ -238,7 +240,7 @@ def write_commit(path: Path, batch: int) -> Path | None:
         before -= 1
     text = (path / "commits" / str(before)).read_bytes() if before >= 0 else FIRST_COMMIT
     kept = _kept(path, "commits", batch)
-    replace_file(path / "commits" / str(batch), text)
+    replace_file(path / "commits" / str(batch), text, otherwise=OTHERWISE)
     return kept
 
 
@@ -249,7 +251,7 @@ def _kept(path: Path, kind: str, batch: int) -> Path | None:
     if not file.exists() and not checksum.exists():
         return None
     kept = _fresh(path / f"{kind}-before-repair-of-{batch}")
-    with writing_in(path):
+    with writing_in(path, OTHERWISE):
         kept.mkdir()
         for each in (file, checksum):
             if each.exists():

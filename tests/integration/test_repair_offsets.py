@@ -1,5 +1,6 @@
 """Spark's offset log loses what was decided: the replay is refused, repaired, and counts once."""
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 from rhinoctl import limits
 from rhinoctl.errors import IdentityChanged
 from rhinoctl.ops.doctor import doctor
+from rhinoctl.ops.offset_log import newest_commit
 from rhinoctl.ops.repair_offsets import repair_offsets
 from rhinoctl.protocol.findings import Check
 from rhinoctl.spark import Result, Rhino
@@ -87,3 +89,33 @@ def test_a_batch_gets_its_decided_offsets_back(
     bids = nexmark_batch(spark, **EVENTS)
     expected = bids.groupBy("auction").agg(F.count("*"), F.max("price")).collect()
     assert collected.rows == {row[0]: (row[1], row[2]) for row in expected}
+
+
+def tear(path: Path, name: str) -> None:
+    """The disk loses the end of a file of Spark's, and its checksum."""
+    file = path / name
+    file.write_bytes(file.read_bytes()[:40] if len(file.read_bytes()) > 40 else b"v1\n{")
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("what", ["offsets", "commits"])
+def test_spark_starts_again_after_its_newest_entry_or_commit_was_torn(
+    spark: SparkSession, cluster: str, tmp_path: Path, what: str
+) -> None:
+    path, collected = tmp_path / "ck", Failing(at=None)
+    assert run(spark, cluster, path, collected, rows=8000) == (None, None)
+    newest = newest_commit(path)
+    if what == "offsets":  # of a batch that was planned, and not decided
+        shutil.copy(path / "offsets" / str(newest), path / "offsets" / str(newest + 1))
+        newest += 1
+    tear(path, f"{what}/{newest}")
+    failed, _ = run(spark, cluster, path, collected, rows=8000)
+    assert failed is not None
+    time.sleep(limits.SESSION_LIVE_S + 1.0)
+    (finding,) = doctor(cluster, job=JOB, checkpoint=str(path)).findings
+    check = Check.OFFSETS_UNREADABLE if what == "offsets" else Check.COMMIT_UNREADABLE
+    assert finding.check is check
+    (mended,) = repair_offsets(cluster, JOB, checkpoint=str(path)).others
+    assert mended.file == str(path / what / str(newest))
+    assert doctor(cluster, job=JOB, checkpoint=str(path)).findings == ()
+    assert run(spark, cluster, path, collected, rows=8000) == (None, None)

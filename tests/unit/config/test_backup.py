@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from rhinoctl.config import backup
 from rhinoctl.config import cluster as config
 from rhinoctl.control.registry import Registry
-from rhinoctl.errors import AlreadyRunning, CorruptFile, ForeignManifest, NotRunning, Refused
+from rhinoctl.errors import (
+    AlreadyRunning,
+    CorruptFile,
+    ForeignManifest,
+    NotRunning,
+    Refused,
+    UnwritableDirectory,
+)
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import WriteBatch
@@ -254,6 +261,21 @@ def test_a_backup_that_has_a_damaged_store_is_not_restored(filled: Path, tmp_pat
     assert str(file) in caught.value.message
     assert f"move {store} away" in caught.value.remedy
     assert (store.read_bytes(), (directory / "token").read_bytes()) == before
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_backup_that_cannot_be_written_is_to_go_elsewhere(tmp_path: Path, there: bool) -> None:
+    directory = cluster_in(tmp_path / "c")
+    opened(directory).close()
+    place = tmp_path / "elsewhere"
+    if there:
+        place.write_text("no directory")
+    with pytest.raises(UnwritableDirectory) as caught:
+        backup.write_backup(directory, place / "b", now=0.0)
+    assert str(place) in caught.value.message
+    assert "name a file in another directory" in caught.value.remedy
+    assert "--cluster" not in caught.value.remedy, "the cluster's directory is as it should be"
+    assert ("make it first" in caught.value.remedy) is not there
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
