@@ -57,6 +57,8 @@ class Replication:
         self._intakes: dict[Vnode, Intake] = {}
         self._stored: dict[Vnode, tuple[WorkerId, str]] = {}
         self._not_before: dict[Vnode, float] = {}
+        self._behind: dict[Vnode, WorkerId] = {}
+        """Who did not get the last offer: said when it begins, not of each try."""
         self._epoch: Epoch | None = None
         self._next: dict[Vnode, WorkerId | None] = {}
         self._look_at = 0.0
@@ -95,6 +97,7 @@ class Replication:
         """Another epoch: whose checkpoints go to whom, and who bounds the trimming."""
         here = self._job.ports.settings.worker
         self._epoch, self._next = epoch, {}
+        self._behind = {v: w for v, w in self._behind.items() if successor(epoch, here, v) == w}
         for vnode in epoch.held_by(here):
             if epoch.owner_worker(vnode) == here:
                 self._next[vnode] = successor(epoch, here, vnode)
@@ -173,6 +176,7 @@ class Replication:
         self._look_at = 0.0
         if offer.back is None:
             self._bound(vnode)
+        self._behind.pop(vnode, None)
         event("checkpoint-replicated", vnode=vnode, checkpoint=offer.checkpoint_id, to=offer.to)
         self._tell(offer.back, vnode, offer.checkpoint_id)
 
@@ -182,7 +186,9 @@ class Replication:
         self._holdings.leases.release(_holder(vnode))
         pause = self._job.ports.clock.monotonic() + limits.COPY_ROUND_S
         self._not_before[vnode] = pause
-        event("checkpoint-not-replicated", vnode=vnode, to=offer.to, why=why)
+        if self._behind.get(vnode) != offer.to:
+            self._behind[vnode] = offer.to
+            event("checkpoint-not-replicated", vnode=vnode, to=offer.to, why=why)
         self._tell(offer.back, vnode, offer.checkpoint_id, f"{offer.to}: {why}")
 
     def _tell(self, back: WorkerId | None, vnode: Vnode, checkpoint: str, fault: str = "") -> None:

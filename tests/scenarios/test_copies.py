@@ -3,6 +3,7 @@
 import errno
 import itertools
 import logging
+from collections import Counter
 from dataclasses import replace
 from math import inf
 
@@ -256,3 +257,28 @@ def test_what_makes_a_copy_whole_is_durable_before_it_counts(
     world.hosts["w3"].start_agent()
     world.finish(query, batches=query.directory.committed + 10)
     assert query.failures == []
+
+
+def test_that_a_copy_is_behind_is_said_once_and_that_it_is_not_any_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "rhino.agent")
+    world = World(workers=2, vnodes=4, instances=1, replication=1)
+    query = warmed_up(world)
+
+    def said(event: str) -> Counter[str]:
+        lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith(f"{event} ")]
+        return Counter(line.split()[1] for line in lines)
+
+    world.until(lambda: len(said("checkpoint-replicated")) == 4)
+    for _ in range(2):
+        world.network.late_s["OfferCheckpoint"] = 2 * limits.FETCH_TIMEOUT_S
+        caplog.clear()
+        world.until(lambda: len(said("checkpoint-not-replicated")) == 4, within_s=200.0)
+        world.run(3 * limits.FETCH_TIMEOUT_S)
+        assert set(said("checkpoint-not-replicated").values()) == {1}
+        caplog.clear()
+        world.network.late_s.clear()
+        world.until(lambda: len(said("checkpoint-replicated")) == 4, within_s=200.0)
+        assert not said("checkpoint-not-replicated")
+    world.finish(query, batches=query.directory.committed + 15)
