@@ -50,8 +50,7 @@ class Message:
 
 class RefusalCode(Enum):
     """Why a request was refused. The receiver has changed nothing. VERSION is said by the sender's
-    own wire, of a peer that does not speak any version in which the request can be said. FULL: its
-    disk has no room; whoever asks waits for as long as it says so."""
+    own wire, of a peer that speaks no version in which it can be said; FULL for want of room."""
 
     FENCED = "fenced"
     FOREIGN = "foreign"
