@@ -402,7 +402,7 @@ def _check_seat(cluster: Deployed, looked: Looked) -> None:
             raise HostUnfit(
                 f"{place.host}: the {former.role.value} that was let go with this machine,"
                 f" {former.name}, is there still",
-                remedy="`rhinoctl undeploy --former` removes it",
+                remedy="`rhinoctl undeploy --former --wipe-data` removes it",
             )
 
 

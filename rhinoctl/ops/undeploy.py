@@ -128,7 +128,8 @@ def _undeploy(
         found: dict[str, UndeployedHost | RhinoError] = dict(fleet.each(on, first))
         found |= fleet.each(on, [name for name in hosts if name not in found])
     for name, each in found.items():
-        if isinstance(each, UndeployedHost):
+        # On a machine that was let go, what is kept would be found by nobody.
+        if isinstance(each, UndeployedHost) and not (cluster.former and each.kept):
             forget(cluster, cluster.places[name])
     return found
 

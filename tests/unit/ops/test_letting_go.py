@@ -124,8 +124,11 @@ def test_a_controller_whose_machine_is_lost_goes_elsewhere_and_is_removed_once_i
     assert [(host.host, host.state) for host in view.hosts] == [
         ("controller on c1", HostState.DONE)
     ]
-    assert (exit_of_undeploy(view), home().former()) == (Exit.DONE, ())
+    assert exit_of_undeploy(view) is Exit.DONE
     assert not old.running
+    assert (bool(view.hosts[0].kept), len(home().former())) == (True, 1), "its state is there"
+    machines.undeploy(former=True, wipe=True)
+    assert (old.holds, home().former()) == (set(), ())
     assert world.hosts["controller"].running
     assert home().seat() == Member(host="c2", machine="new")
 
@@ -190,9 +193,9 @@ def test_a_machine_that_was_let_go_and_is_back_is_no_worker_until_it_is_clean(
     view = world.deploy()
     (failed,) = view.of(HostState.FAILED)
     assert "the controller that was let go with this machine" in failed.reason
-    assert failed.remedy == "`rhinoctl undeploy --former` removes it"
+    assert failed.remedy == "`rhinoctl undeploy --former --wipe-data` removes it"
     world.hosts["w2"], old.name = taken, "controller"
-    assert exit_of_undeploy(machines.undeploy(former=True)) is Exit.DONE
+    assert exit_of_undeploy(machines.undeploy(former=True, wipe=True)) is Exit.DONE
     world.hosts["w2"], old.name = old, "w2"
     assert states(world.deploy())["w2"] is HostState.DONE
 
