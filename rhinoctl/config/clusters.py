@@ -262,12 +262,16 @@ class ClusterHome:
         )
         return found or ()
 
-    def let_go(self, name: str, role: Role, *, remembered: bool) -> Member | None:
-        """A process has its place no more, though it was not undeployed; where that was.
-        `remembered`: it may be there still. Raises ForeignManifest and UnwritableDirectory."""
-        there = self.seat() if role is Role.CONTROLLER else self.members().get(name)
+    def deployed_on(self, name: str, role: Role) -> Member | None:
+        """Where a process was deployed, and not undeployed. Raises ForeignManifest."""
+        return self.seat() if role is Role.CONTROLLER else self.members().get(name)
+
+    def let_go(self, name: str, role: Role, *, remembered: bool) -> None:
+        """A process has its place no more, though it was not undeployed. `remembered`: it may be
+        there still. Raises ForeignManifest and UnwritableDirectory."""
+        there = self.deployed_on(name, role)
         if there is None:
-            return None
+            return
         if remembered:
             known = Former(name=name, role=role, host=there.host, machine=there.machine)
             self._write_former([*(each for each in self.former() if each != known), known])
@@ -275,7 +279,6 @@ class ClusterHome:
             self.leave_seat()
         else:
             self.leave(name)
-        return there
 
     def clear(self, machine: str, role: Role | None = None) -> None:
         """Nothing that was let go is on a machine any more, or is of a role that has a place there

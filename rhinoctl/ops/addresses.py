@@ -21,7 +21,7 @@ def deployed_addresses(cluster: Deployed, fleet: Fleet[Host]) -> dict[str, str]:
     or before anything was deployed."""
     if not cluster.home.members():
         return {}
-    (name,) = (name for name, place in cluster.places.items() if place.controller is not None)
+    name = cluster.controller_s_host
     path = PurePosixPath(settings_path(cluster.inventory, Role.CONTROLLER))
 
     def ask(host: Host) -> dict[str, str]:

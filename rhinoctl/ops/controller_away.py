@@ -18,12 +18,12 @@ from rhinoctl.config.cluster import replace_file
 from rhinoctl.config.clusters import AUTHORITY, MEMBERS, NETWORK, SEAT
 from rhinoctl.config.deployment import Role
 from rhinoctl.control.client import error_from
-from rhinoctl.errors import AlreadyRunning, ForeignManifest, RhinoError
+from rhinoctl.errors import AlreadyRunning, ForeignManifest
 from rhinoctl.ops.deployed import Deployed, read_deployed
 from rhinoctl.ops.endings import problem_in
 from rhinoctl.ops.hosts import fleet_of
 from rhinoctl.ops.processes import Process
-from rhinoctl.ops.running import OpenFleet, check_deployed, process_at
+from rhinoctl.ops.running import OpenFleet, check_deployed, of_one, process_at
 from rhinoctl.remote.host import Command, Host, succeeded
 from rhinoctl.remote.ssh import Login
 
@@ -110,12 +110,8 @@ def _at_controller(
         process, _ = process_at(host, cluster, Role.CONTROLLER)
         return do(host, process)
 
-    name = next(name for name, place in cluster.places.items() if place.controller is not None)
     with open_fleet(cluster.inventory, login) as fleet:
-        (answer,) = fleet.each(on, [name]).values()
-    if isinstance(answer, RhinoError):
-        raise answer
-    return answer
+        return of_one(fleet.each(on, [cluster.controller_s_host]))
 
 
 def _store_of(cluster: Deployed) -> str:

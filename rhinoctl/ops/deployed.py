@@ -20,6 +20,7 @@ from rhinoctl.config.deployment import (
     ServiceFound,
     agent_port,
     directories_of,
+    holder,
     places,
     target_of,
 )
@@ -97,10 +98,14 @@ class Deployed:
         if self.former is not None:
             there = Member(host=self.former.host, machine=self.former.machine)
             return [(self.former.name, there)]
-        seat = None if place.controller is None else self.home.seat()
-        member = None if place.worker is None else self.home.members().get(place.worker.id)
-        known = ((CONTROLLER, seat), (place.host, member))
+        names = [(holder(place, role), role) for role in place.roles]
+        known = [(name, self.home.deployed_on(name, role)) for name, role in names]
         return [(name, there) for name, there in known if there is not None]
+
+    @property
+    def controller_s_host(self) -> str:
+        """The name of the host that the controller is on."""
+        return next(name for name, place in self.places.items() if place.controller is not None)
 
     def with_former(self, former: Former) -> "Deployed":
         """The cluster as it was while a process was where it was let go, and of it only that. What

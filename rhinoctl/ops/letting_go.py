@@ -7,7 +7,7 @@ is back, what was deployed there is there, too, and `rhinoctl undeploy --former`
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rhinoctl.config.clusters import Former, Member
+from rhinoctl.config.clusters import Former
 from rhinoctl.config.deployment import CONTROLLER, Role
 from rhinoctl.config.runs import HostState
 from rhinoctl.errors import (
@@ -56,7 +56,7 @@ def let_go(
     found: dict[str, UndeployedHost | RhinoError] = {}
     with cluster.home.claimed():
         for name, role in wanted.items():
-            there = cluster.home.seat() if role is Role.CONTROLLER else _member(cluster, name)
+            there = cluster.home.deployed_on(name, role)
             if there is None:
                 unchanged = HostState.UNCHANGED
                 found[name] = UndeployedHost(host=name, state=unchanged, kept=())
@@ -79,10 +79,6 @@ def let_go(
         hosts=tuple(each for each in found.values() if isinstance(each, UndeployedHost)),
         faults=faults_of(found),
     )
-
-
-def _member(cluster: Deployed, name: str) -> Member | None:
-    return cluster.home.members().get(name)
 
 
 def _check_lost(

@@ -193,7 +193,7 @@ class Deployment:
     def _keep_addresses(self) -> None:
         """Let the controller find workers where they are that are not deployed to, and leave an
         agent where it is if the controller is not."""
-        first = self._controller_s
+        first = self._cluster.controller_s_host
         others = changed(self._cluster.inventory, self._addresses)
         if not self._goes_on(first):
             for name in filter(self._goes_on, others):
@@ -215,7 +215,7 @@ class Deployment:
         seat, wanted = self._cluster.home.seat(), self._cluster.inventory.controller.host
         if seat is None:
             return
-        looked = self._looked.get(self._controller_s)
+        looked = self._looked.get(self._cluster.controller_s_host)
         there = looked.facts.machine_id == seat.machine if looked else wanted == seat.host
         for name in () if there else filter(self._goes_on, self._hosts):
             self._faults[name] = NotTried(
@@ -224,11 +224,6 @@ class Deployment:
                 remedy="put its line in the inventory right; if it has another name now, deploy to"
                 " its host, too",
             )
-
-    @property
-    def _controller_s(self) -> str:
-        """The host of the controller."""
-        return next(name for name in self._cluster.places if Role.CONTROLLER in self._roles(name))
 
     def _tell_rates(self) -> None:
         rates = self._cluster.home.rates()

@@ -202,16 +202,17 @@ def follow_logs(
         return process.logs(there, lines, log.cursor)
 
     with open_fleet(cluster.inventory, login) as fleet:
-        process, log = _of_one(fleet.each(look, [host]))
+        process, log = of_one(fleet.each(look, [host]))
         yield LogView(host=host, role=role.value, lines=log.lines)
         while True:
             pause(FOLLOW_S)
-            log = _of_one(fleet.each(look_again, [host]))
+            log = of_one(fleet.each(look_again, [host]))
             if log.lines:
                 yield LogView(host=host, role=role.value, lines=log.lines)
 
 
-def _of_one(found: Mapping[str, T | RhinoError]) -> T:
+def of_one(found: Mapping[str, T | RhinoError]) -> T:
+    """What the one host that was asked has answered. Raises why it has not."""
     (answer,) = found.values()
     if isinstance(answer, RhinoError):
         raise answer

@@ -1,11 +1,10 @@
 """What is heard while processes are waited for, and what becomes of those after one that failed."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from rhinoctl.errors import Exit, HostUnreachable
+from rhinoctl.errors import Exit
 from rhinoctl.ops import running, steps
 from rhinoctl.ops.deploy import DeployRequest, deploy
 from rhinoctl.ops.steps import QUIET_S, REMIND_S, Waiting
@@ -13,17 +12,9 @@ from rhinoctl.remote.host import Command
 from rhinoctl.remote.ssh import Login
 from tests.fakes.deploy_host import fleet_of_fakes
 from tests.unit.ops.test_deploy import World, failing
+from tests.unit.ops.test_running import AWAY, world
 
-AWAY = HostUnreachable("w1: cannot be reached", remedy="see that it runs")
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made = World(tmp_path)
-    made.deploy()
-    made.forget_commands()
-    return made
+__all__ = ["world"]
 
 
 def restarted(world: World, *names: str) -> running.HostsView:
