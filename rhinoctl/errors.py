@@ -320,6 +320,12 @@ class StoreRefused(NeedsRepair):
     code = "store-refused"
 
 
+class StoreGone(NeedsRepair):
+    """The files of the controller's store were moved, removed or replaced while it ran."""
+
+    code = "store-gone"
+
+
 class Busy(RhinoError):
     """A stale plan, or another operation is running; the message names it."""
 

@@ -37,7 +37,7 @@ log = logging.getLogger("rhino.controller")
 
 def serve(settings: ControllerSettings) -> None:
     """Run until SIGTERM, or until the parent is gone. Raises DiskNotMounted where the directory is
-    missing that it does not make."""
+    missing that it does not make, and StoreGone once the store is not at its path any more."""
     if not settings.makes_directories:
         check_mounted(os.path.dirname(settings.store), CONTROLLER)
     credentials = read_credentials(settings.token_file, settings.tls)
@@ -59,6 +59,7 @@ def serve(settings: ControllerSettings) -> None:
     log.info("controller-started pid=%d listen=%s", os.getpid(), settings.listen)
     try:
         while not stopping.is_set() and _wanted(settings.parent):
+            store.check_there()
             _turn(controller)
     finally:
         server.should_exit = True

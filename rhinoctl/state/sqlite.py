@@ -1,7 +1,8 @@
 """The controller's store in SQLite: what `write` returned for is durable.
 
 One table of keys and values. The database is locked by `DatabaseLock` in a file beside it: SQLite
-alone would let a second controller write between our writes. The format of disks in which it is
+alone would let a second controller write between our writes. What it has open goes on when it is
+not at its path any more, without a word: `check_there` looks. The format of disks in which it is
 written is its `user_version`; one of the format before is migrated when it is opened.
 """
 
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-from rhinoctl.errors import CorruptFile, ForeignManifest
+from rhinoctl.errors import CorruptFile, ForeignManifest, StoreGone
 from rhinoctl.protocol.ports import WriteBatch
 from rhinoctl.protocol.versions import FORMATS, Span
 from rhinoctl.state.disk import copy_file
@@ -42,6 +43,9 @@ def renewal(path: str) -> str:
         " controller, and have it made anew from the workers with `rhinoctl controller recover`"
     )
 
+
+ENDINGS = ("", "-wal", "-shm")
+"""Of the files that SQLite has open from first to last."""
 
 KEYS_PER_SELECT = 500
 """Fewer than the parameters that any build of SQLite takes."""
@@ -78,6 +82,7 @@ class SqliteStore:
                     _create(self.path, formats.newest)
                 self._open = _connection(self.path)
                 self._check(self._open)
+                self._files = {f"{self.path}{end}": _file_at(self.path + end) for end in ENDINGS}
         except BaseException:
             self.close()
             raise
@@ -144,6 +149,24 @@ class SqliteStore:
             image.close()
         for path in (os.path.join(directory, IMAGE), directory, os.path.dirname(directory) or "."):
             _sync(path)
+
+    def check_there(self) -> None:
+        """Raise StoreGone if what is at the store's path is not what was opened. A path that cannot
+        be looked at is left to the next write."""
+        for path, opened in self._files.items():
+            try:
+                found = _file_at(path)
+            except OSError:
+                continue
+            if found != opened:
+                raise StoreGone(
+                    f"{path} was moved, removed or replaced while the store was open, and what was"
+                    " written since may be lost",
+                    remedy="if the store's files are to be had, stop the controller, put all of"
+                    " them back and start it; otherwise start it without them, and have the store"
+                    " made anew from the workers with `rhinoctl controller recover`, or restore a"
+                    " backup with `rhinoctl controller restore FILE`",
+                )
 
     def close(self) -> None:
         """Release the file and its lock. Idempotent."""
@@ -284,6 +307,15 @@ def _create(path: str, version: int) -> None:
         connection.close()
     os.replace(making, path)
     _sync(os.path.dirname(path))
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file a path leads to; None if to none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _sync(path: str) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from rhinoctl.control.client import ControlClient, locate_controller
-from rhinoctl.errors import Exit, StoreRefused
+from rhinoctl.errors import Exit, StoreGone, StoreRefused
 from rhinoctl.ids import JobName
+from rhinoctl.ops.endings import problem_in
 from rhinoctl.protocol import views
 from rhinoctl.remote.proc import born
 from tests.fakes.world_spark import operator_spec
@@ -189,6 +190,36 @@ def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
     assert (code, done["reign"], done["operation"]) == (Exit.DONE, 3, 2)
     code, _ = rhinoctl("handover", "clicks", "--vnodes", "0", "--to", "i1", *where)
     assert code == Exit.DONE
+
+
+def test_the_store_is_moved_from_under_a_running_controller(directory: str, tmp_path: Path) -> None:
+    """It ends, and says why; put back, the store is the one that was."""
+    where = ("--cluster", directory)
+    code, view = rhinoctl("local", "up", "--workers", "1", *where)
+    assert code == Exit.DONE
+    for path in Path(directory).glob("controller.db*"):
+        path.rename(tmp_path / path.name)
+    gone_by(pids(view)["controller"], 10.0)
+    problem = problem_in((Path(directory) / "logs/controller.log").read_text().splitlines()[-1])
+    assert problem is not None
+    assert problem.code == StoreGone.code
+    code, view = rhinoctl("local", "status", *where)
+    assert (code, set(pids(view))) == (Exit.DEGRADED, {"w1"})
+
+    code, _ = rhinoctl("local", "up", *where)
+    assert code == Exit.DEGRADED, "an empty one is refused by the worker"
+    rhinoctl("local", "down", *where)
+    for path in tmp_path.glob("controller.db*"):
+        path.rename(Path(directory) / path.name)
+    code, _ = rhinoctl("local", "up", *where)
+    assert code == Exit.DONE
+
+
+def gone_by(pid: int, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while born(pid) is not None:
+        assert time.monotonic() < deadline, "the process goes on"
+        time.sleep(0.01)
 
 
 def end(pid: int) -> None:

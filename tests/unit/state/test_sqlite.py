@@ -1,15 +1,23 @@
 """The controller's store: durable, ours, and alone."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rhinoctl.errors import AlreadyRunning, CorruptFile, ForeignManifest, UnwritableDirectory
+from rhinoctl.errors import (
+    AlreadyRunning,
+    CorruptFile,
+    ForeignManifest,
+    StoreGone,
+    UnwritableDirectory,
+)
 from rhinoctl.protocol.ports import WriteBatch
 from rhinoctl.state.sqlite import APPLICATION_ID, SqliteStore
 
@@ -115,6 +123,51 @@ def test_a_checkpoint_is_one_sound_file(tmp_path: Path) -> None:
     copy.close()
     with pytest.raises(FileExistsError):
         SqliteStore.restore(str(tmp_path / "copy"), str(tmp_path / "made/image"))
+
+
+def copied(path: Path) -> None:
+    """The same bytes in another file: what is open is not it."""
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.with_name("db-wal").unlink(),
+        lambda path: path.with_name("db-shm").unlink(),
+        lambda path: path.rename(path.with_name("away")),
+        lambda path: path.parent.rename(path.parent.with_name("away")),
+        lambda path: shutil.rmtree(path.parent),
+        copied,
+    ],
+)
+def test_an_open_store_that_is_gone_is_missed(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    path = tmp_path / "controller/db"
+    store = SqliteStore(filled(path, 10))
+    store.write(WriteBatch(keys=[b"a"], values=[b"1"]))
+    list(store.scan())
+    store.check_there()
+    lose(path)
+    with pytest.raises(StoreGone, match="db") as caught:
+        store.check_there()
+    assert "controller recover" in caught.value.remedy
+    store.close()
+
+
+def test_a_store_that_was_moved_away_whole_is_whole(tmp_path: Path) -> None:
+    """So that it can be put back: nothing is lost of it when it is closed."""
+    store = SqliteStore(filled(tmp_path / "controller/db", 10))
+    store.write(WriteBatch(keys=[b"a"], values=[b"1"]))
+    (tmp_path / "controller").rename(tmp_path / "away")
+    store.close()
+    (tmp_path / "away").rename(tmp_path / "controller")
+    again = SqliteStore(str(tmp_path / "controller/db"))
+    assert again.get_many([b"a"]) == [b"1"]
+    again.check_there()
+    again.close()
 
 
 WRITER = """
