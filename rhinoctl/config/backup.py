@@ -6,7 +6,8 @@ other, and the SHA-256 of all that as the last line.
 Invariants:
 
 1. The store in it is of one moment, whether its controller runs or not, and every entry of it has
-   the checksum that it was written with: when it is read, and again when it is put back.
+   the checksum and the key that it was written with: when it is read, and again when it is put
+   back.
 2. Nothing is restored from a file of which one byte is not as it was written, nor from one of
    another cluster, nor under a controller that runs.
 3. What was there before a restore is kept beside it, whatever happens in the middle: without a
@@ -15,6 +16,7 @@ Invariants:
 
 import fcntl
 import hashlib
+import json
 import os
 import sqlite3
 import tempfile
@@ -34,6 +36,13 @@ STORE = "controller.db"
 
 CLAIM = b"cluster/claim"
 """The store's entry of `rhinoctl.protocol.claims.Claim`."""
+
+ALONE = frozenset({CLAIM, b"cluster/draining"})
+"""The keys of which a store has one each."""
+
+NAMED_BY = {"job": ("spec", "uid"), "op": ("handover", "op"), "failover": ("failover", "op")}
+"""Where an entry has the name that follows its kind in its key: of an operation the number, with
+twelve digits (`rhinoctl.control.registry` writes them)."""
 
 KIND = b"rhinoctl backup of a controller, format "
 FORMAT = b"1\n"
@@ -205,7 +214,7 @@ def claim_in(image: bytes, named: Path | str, *, store: str) -> Claim | None:
             if verdict != "ok":
                 raise sqlite3.DatabaseError(verdict)
             for key, value in database.execute("SELECT k, v FROM entries"):
-                fault = _fault_of(value)
+                fault = _fault_of(key, value)
                 if fault:
                     raise _damaged(named, f"entry {_shown(key)}: {fault}", store=store)
                 if key == CLAIM:
@@ -215,7 +224,7 @@ def claim_in(image: bytes, named: Path | str, *, store: str) -> Claim | None:
     return claim
 
 
-def _fault_of(value: object) -> str:
+def _fault_of(key: object, value: object) -> str:
     """Why an entry of a store is not as it was written; empty if it is."""
     if not isinstance(value, bytes):
         return f"it is a {type(value).__name__}"
@@ -223,7 +232,22 @@ def _fault_of(value: object) -> str:
         codec.check(value)
     except codec.CodecError as fault:
         return str(fault)
-    return ""
+    return "" if key in ALONE else _misplaced(_shown(key), value)
+
+
+def _misplaced(key: str, value: bytes) -> str:
+    """Why a sound entry is not under the key that it was written under; empty if it is."""
+    kind = key.partition("/")[0]
+    if kind not in NAMED_BY:
+        return "nothing has such a key"
+    try:
+        image, _ = json.JSONDecoder().raw_decode(value.decode())  # the checksum is behind it
+        for field in NAMED_BY[kind]:
+            image = image[field]
+    except (KeyError, TypeError, ValueError):
+        return f"no {kind} is in it"
+    own = str(image) if kind == "job" else str(image).removeprefix("op-").zfill(12)
+    return "" if key == f"{kind}/{own}" else f"it is what {kind}/{own} was"
 
 
 def _shown(key: object) -> str:

@@ -6,7 +6,7 @@ anew (style, rule 4).
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -79,31 +79,45 @@ class Taken:
 
 class Registry:
     """Jobs, operations and the cluster's own wishes over a store, which people know by its path.
-    Raises CorruptFile, naming the entry, for a store in which one cannot be read."""
+    Raises CorruptFile, naming the entry, for a store in which one cannot be read, or has a key that
+    is not its own: checksums are of values, and what is under another key would be forgotten."""
 
     def __init__(self, store: Store, path: str = "the store") -> None:
         self._store = store
-        read = partial(_read, path)
         self.jobs: dict[JobUid, JobDocument] = {}
         self.operations: dict[OpId, OperationDocument] = {}
-        for key, value in store.scan(b"job/", b"job0"):
-            document: JobDocument = read(JobDocument, key, value)
-            self.jobs[document.spec.uid] = document
-        for key, value in store.scan(b"op/", b"op0"):
-            operation: OperationDocument = read(OperationDocument, key, value)
-            self.operations[operation.handover.op] = operation
         self.failovers: dict[OpId, FailoverDocument] = {}
-        for key, value in store.scan(b"failover/", b"failover0"):
-            failover: FailoverDocument = read(FailoverDocument, key, value)
-            self.failovers[failover.failover.op] = failover
-        drained, claimed = store.get_many([_DRAINING, _CLAIM])
         self.draining: frozenset[WorkerId] = frozenset()
-        if drained is not None:
-            self.draining = read(frozenset[WorkerId], _DRAINING, drained)
         self._begun = False
         self._claim = Claim(reign=1, store=uuid.uuid4().hex, run=_new_run(), number=0)
-        if claimed is not None:
-            self._claim = next_run(read(Claim, _CLAIM, claimed), _new_run())
+        for key, value in store.scan():
+            own = self._take_in(partial(_read, path, key, value), key)
+            if own != key:
+                why = f"it is what {own.decode()} was" if own else "nothing has such a key"
+                raise _unreadable(path, key, why)
+
+    def _take_in(self, read: Callable[[Any], Any], key: bytes) -> bytes:
+        """Know an entry of the store; the key that it was written under, or nothing for a key that
+        nothing is written under."""
+        if key == _DRAINING:
+            self.draining = read(frozenset[WorkerId])
+        elif key == _CLAIM:
+            self._claim = next_run(read(Claim), _new_run())
+        elif key.startswith(b"job/"):
+            document: JobDocument = read(JobDocument)
+            self.jobs[document.spec.uid] = document
+            return _job_key(document.spec.uid)
+        elif key.startswith(b"op/"):
+            operation: OperationDocument = read(OperationDocument)
+            self.operations[operation.handover.op] = operation
+            return _key("op", operation.handover.op)
+        elif key.startswith(b"failover/"):
+            failover: FailoverDocument = read(FailoverDocument)
+            self.failovers[failover.failover.op] = failover
+            return _key("failover", failover.failover.op)
+        else:
+            return b""
+        return key
 
     @property
     def claim(self) -> Claim | None:
@@ -120,7 +134,7 @@ class Registry:
         documents = {
             _DRAINING: taken.claim.draining,
             _CLAIM: taken.claim,
-            **{f"job/{each.spec.uid}".encode(): each for each in taken.jobs},
+            **{_job_key(each.spec.uid): each for each in taken.jobs},
             **{_key("failover", each.failover.op): each for each in taken.failovers},
         }
         values = list(map(codec.dumps_checked, documents.values()))
@@ -155,14 +169,14 @@ class Registry:
 
     def put_job(self, document: JobDocument) -> JobDocument:
         """Persist a job."""
-        key = f"job/{document.spec.uid}".encode()
+        key = _job_key(document.spec.uid)
         self._commit(WriteBatch([key], [codec.dumps_checked(document)]))
         self.jobs[document.spec.uid] = document
         return document
 
     def drop_job(self, uid: JobUid) -> None:
         """Forget a job for good."""
-        self._commit(WriteBatch(deletes=[f"job/{uid}".encode()]))
+        self._commit(WriteBatch(deletes=[_job_key(uid)]))
         del self.jobs[uid]
 
     def operation(self, op: str) -> OperationDocument:
@@ -283,19 +297,26 @@ def _new_run() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _read(path: str, kind: Any, key: bytes, value: bytes) -> Any:
+def _read(path: str, key: bytes, value: bytes, kind: Any) -> Any:
     try:
         return codec.loads_checked(kind, value)
     except codec.CodecError as fault:
-        raise CorruptFile(
-            f"the entry {key.decode(errors='replace')} of the controller's store cannot be read:"
-            f" {fault}",
-            remedy=renewal(path),
-        ) from fault
+        raise _unreadable(path, key, str(fault)) from fault
+
+
+def _unreadable(path: str, key: bytes, why: str) -> CorruptFile:
+    return CorruptFile(
+        f"the entry {key.decode(errors='replace')} of the controller's store cannot be read: {why}",
+        remedy=renewal(path),
+    )
 
 
 def _number(op: OpId) -> int:
     return int(op.removeprefix("op-"))
+
+
+def _job_key(uid: JobUid) -> bytes:
+    return f"job/{uid}".encode()
 
 
 def _key(kind: str, op: OpId) -> bytes:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rhinoctl.config import backup
 from rhinoctl.config import cluster as config
+from rhinoctl.config.backup import ALONE
 from rhinoctl.control.registry import Registry
 from rhinoctl.errors import (
     AlreadyRunning,
@@ -25,14 +26,20 @@ from rhinoctl.errors import (
     Refused,
     UnwritableDirectory,
 )
-from rhinoctl.ids import WorkerId
+from rhinoctl.ids import OpId, WorkerId
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.failover import GivenUp
 from rhinoctl.protocol.ports import WriteBatch
+from rhinoctl.protocol.recovery import Failover
 from rhinoctl.state.locks import DatabaseLock
 from rhinoctl.state.sqlite import SqliteStore
+from tests.fakes import controller as fake
+from tests.unit.control.test_registry import document, handover
 
 W1 = frozenset({WorkerId("w1")})
+KEY = b"cluster/draining"
 VALUE = codec.dumps_checked("v")
+TWO = (b"op/000000000007", b"failover/000000000007")
 
 
 def cluster_in(directory: Path) -> Path:
@@ -97,8 +104,9 @@ def test_a_backup_is_of_one_moment_while_the_controller_writes(tmp_path: Path) -
         number = 0
         while not over.is_set():
             number += 1
-            value = codec.dumps_checked(str(number) * 3000)
-            store.write(WriteBatch([b"a", b"z"], [value, value]))
+            own = {"op": "op-7"}
+            image = {"handover": own, "failover": own, "at": str(number) * 3000}
+            store.write(WriteBatch(TWO, [codec.dumps_checked(image)] * 2))
             started.set()
 
     thread = threading.Thread(target=write)
@@ -112,7 +120,7 @@ def test_a_backup_is_of_one_moment_while_the_controller_writes(tmp_path: Path) -
     for number in range(5):
         backup.restore_backup(directory, tmp_path / f"b{number}")
         found = entries(directory)
-        assert found[b"a"] == found[b"z"]
+        assert found[TWO[0]] == found[TWO[1]]
 
 
 def test_what_was_there_is_kept_beside_a_restored_store(tmp_path: Path) -> None:
@@ -120,14 +128,14 @@ def test_what_was_there_is_kept_beside_a_restored_store(tmp_path: Path) -> None:
     opened(directory).close()
     backup.write_backup(directory, tmp_path / "b", now=0.0)
     store = opened(directory)
-    store.write(WriteBatch([b"k"], [VALUE]))
+    store.write(WriteBatch([KEY], [VALUE]))
     wal = (directory / f"{backup.STORE}-wal").read_bytes()  # as a kill leaves it
     store.close()
     (directory / f"{backup.STORE}-wal").write_bytes(wal)
     backup.restore_backup(directory, tmp_path / "b")
     assert entries(directory) == {}
     replaced = SqliteStore(str(directory / f"{backup.STORE}.replaced"))
-    assert dict(replaced.scan()) == {b"k": VALUE}
+    assert dict(replaced.scan()) == {KEY: VALUE}
     replaced.close()
 
 
@@ -135,7 +143,7 @@ def test_a_lost_store_s_log_is_not_taken_for_the_new_one_s(tmp_path: Path) -> No
     """Only the database itself was removed."""
     directory = cluster_in(tmp_path / "c")
     store = opened(directory)
-    store.write(WriteBatch([b"k"], [VALUE]))
+    store.write(WriteBatch([KEY], [VALUE]))
     wal = (directory / f"{backup.STORE}-wal").read_bytes()
     store.close()
     (directory / f"{backup.STORE}-wal").write_bytes(wal)
@@ -150,9 +158,9 @@ def test_nothing_is_restored_under_a_controller_that_runs(tmp_path: Path) -> Non
     with pytest.raises(AlreadyRunning) as caught:
         backup.restore_backup(directory, tmp_path / "b")
     assert caught.value.remedy
-    store.write(WriteBatch([b"k"], [VALUE]))
+    store.write(WriteBatch([KEY], [VALUE]))
     store.close()
-    assert entries(directory) == {b"k": VALUE}
+    assert entries(directory) == {KEY: VALUE}
     with DatabaseLock(str(directory / f"{backup.STORE}.lock")), pytest.raises(AlreadyRunning):
         backup.restore_backup(directory, tmp_path / "b")
 
@@ -202,7 +210,9 @@ def test_a_damaged_store_is_not_backed_up(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-ENTRIES = {f"job/{each}".encode(): codec.dumps_checked({"at": each}) for each in ("a", "b")}
+ENTRIES = {
+    f"job/{each}".encode(): codec.dumps_checked({"spec": {"uid": each}}) for each in ("a", "b")
+}
 
 
 def damage(path: Path, key: bytes, at: int) -> None:
@@ -243,6 +253,51 @@ def test_a_store_of_which_one_byte_of_an_entry_is_another_is_neither_backed_up_n
         backup.put_image(store, bad)
     assert f"move {store} away" in caught.value.remedy
     assert store.read_bytes() == there
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A cluster whose store has an entry of each kind, as the controller writes them."""
+    directory = cluster_in(tmp_path / "written")
+    store = opened(directory)
+    registry = Registry(store)
+    registry.put_job(document())
+    registry.put_draining(W1)
+    registry.put_operation(handover(12), fake.operation(id=OpId("op-12")))
+    job, gone = document().spec.uid, GivenUp(workers=W1)
+    lost = Failover(op=OpId("op-13"), job=job, gone=gone, why="", decided=None)
+    registry.put_failover(lost, fake.operation(id=OpId("op-13")))
+    store.close()
+    return directory
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["job/clicks-1", "op/000000000012", "failover/000000000013", *sorted(map(bytes.decode, ALONE))],
+)
+def test_an_entry_under_another_key_is_neither_backed_up_nor_put_back(
+    written: Path, tmp_path: Path, key: str
+) -> None:
+    """One bit of the key rotted, and the value has its checksum."""
+    store = written / backup.STORE
+    whole = backup.image_of(store)
+    for at in range(len(key)):
+        rotten = bytearray(key.encode())
+        rotten[at] ^= 1
+        store.write_bytes(whole)
+        with closing(sqlite3.connect(store)) as database, database:
+            done = database.execute(
+                "UPDATE entries SET k = ? WHERE k = ?", (bytes(rotten), key.encode())
+            )
+            assert done.rowcount == 1
+        with pytest.raises(CorruptFile) as caught:
+            backup.write_backup(written, tmp_path / "b", now=0.0)
+        assert rotten.decode() in caught.value.message
+        bad = store.read_bytes()
+        store.write_bytes(whole)
+        with pytest.raises(CorruptFile):
+            backup.put_image(store, bad)
+        assert store.read_bytes() == whole
 
 
 def test_a_backup_that_has_a_damaged_store_is_not_restored(filled: Path, tmp_path: Path) -> None:

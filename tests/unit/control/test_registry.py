@@ -302,6 +302,27 @@ def test_an_entry_that_has_rotted_is_named(at: float) -> None:
     assert Registry(store).jobs == registry.jobs
 
 
+def test_an_entry_under_another_key_is_named() -> None:
+    """The checksum is of the value: a job under a key of which one bit rotted was forgotten."""
+    store = FakeStore()
+    registry = begun(store)
+    registry.put_job(document())
+    put(registry, handover(12))
+    registry.put_draining(frozenset({WorkerId("w1")}))
+    for key, value in list(store.scan()):
+        for at in range(len(key)):
+            rotten = bytearray(key)
+            rotten[at] ^= 1
+            other = bytes(rotten)
+            store.write(WriteBatch([other], [value], [key]))
+            with pytest.raises(CorruptFile) as caught:
+                Registry(store, "/var/controller.db")
+            assert other.decode() in caught.value.message
+            assert "move /var/controller.db away" in caught.value.remedy
+            store.write(WriteBatch([key], [value], [other]))
+    assert Registry(store).jobs == registry.jobs
+
+
 def test_a_number_that_a_worker_has_seen_is_not_given(reopen: Reopen) -> None:
     registry = begun(reopen())
     uid = registry.put_job(document()).spec.uid
