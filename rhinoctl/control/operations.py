@@ -236,9 +236,12 @@ class Operations:
         return self.registry.operation(op)
 
     def abort(self, op: str, request: views.AbortRequest) -> views.OperationView:
-        """Ask for the old layout; what is past its marker completes instead. Raises Refused for a
-        failover, which has no way back."""
-        if op in self.registry.failovers:
+        """Ask for the old layout; what is past its marker completes instead, and what has ended
+        stays as it is. Raises Refused for a failover, which has no way back."""
+        failover = self.registry.failovers.get(OpId(op))
+        if failover is not None:
+            if failover.failover.ended:
+                return failover.view
             raise Refused(
                 f"failover {op} has no way back: the cut may be decided already",
                 remedy="it ends by itself; `rhinoctl switchover` moves vnodes back after it",

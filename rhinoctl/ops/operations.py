@@ -8,6 +8,7 @@ nothing.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from rhinoctl import limits
 from rhinoctl.control.client import ControlClient
@@ -101,12 +102,20 @@ def abort(
         ended = client.abort(op, AbortRequest(reason=reason))
         if wait and ended.phase not in ENDED:
             ended = watch(client, ended, show)
-    if ended.phase in (Phase.MARKED, Phase.COMPLETE):
-        complete = ended.phase is Phase.COMPLETE
+    if ended.phase is Phase.MARKED:
         raise Refused(
-            f"{op} is complete" if complete else f"{op} is past its marker: the vnodes have moved",
-            remedy=f"move them back: `rhinoctl op revert {op}`"
-            + ("" if complete else ", once it is complete"),
+            f"{op} is past its marker: the vnodes have moved",
+            remedy=f"move them back: `rhinoctl op revert {op}`, once it is complete",
+        )
+    if ended.phase is Phase.COMPLETE:
+        at = f"{datetime.fromtimestamp(ended.times[ended.phase.value], UTC):%Y-%m-%d %H:%M:%S} UTC"
+        back = f"`rhinoctl op revert {op}`"
+        if ended.kind is Kind.FAILOVER:
+            back = "`rhinoctl switchover`, once what was lost is back"
+        raise Refused(
+            f"{ended.kind.value} {op} of job {ended.job} is complete since {at}: there is nothing"
+            " to abort",
+            remedy=f"see `rhinoctl op show {op}`; move the vnodes back: {back}",
         )
     return ended
 

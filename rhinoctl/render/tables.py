@@ -446,7 +446,9 @@ def _pause(view: OperationView) -> str:
     if view.pause_ms is None:
         if view.phase is not Phase.COMPLETE:
             return "-"
-        return "not known: no batch has been applied since" if view.live else "- (no query ran)"
+        if view.live:
+            return "not known: no batch has been applied since"
+        return f"none: no query was heard from, see `rhinoctl job show {view.job}`"
     if view.pause_ms > 0:
         return milliseconds(view.pause_ms)
     if not view.moves:

@@ -156,6 +156,16 @@ def test_an_abort_that_comes_too_late(controller: FakeController, run: Any, gold
     golden("op-abort-late", ended)
 
 
+@pytest.mark.parametrize("kind", [Kind.HANDOVER, Kind.FAILOVER])
+def test_an_abort_of_what_has_ended_says_when_and_how(
+    controller: FakeController, run: Any, golden: Any, kind: Kind
+) -> None:
+    controller.answers["POST", "/v1/ops/op-7/abort"] = looks(Phase.COMPLETE, kind=kind)[0]
+    ended = run("op", "abort", "op-7")
+    assert ended.exit_code == Exit.REFUSED
+    golden(f"op-abort-ended-{kind.value}", ended)
+
+
 def test_revert(serving: FakeController, run: Any, golden: Any) -> None:
     begun, *later = looks(Phase.PLANNED, Phase.COMPLETE, id=OpId("op-8"), reverts=OpId("op-7"))
     serving.answers["POST", "/v1/ops/op-7/revert"] = begun

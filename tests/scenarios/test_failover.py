@@ -442,6 +442,10 @@ def test_a_failover_cannot_be_taken_back() -> None:
     world.until(lambda: bool(failovers(world)), "a failover")
     with pytest.raises(Refused, match="no way back"):
         world.abort(failovers(world)[0].id)
+    done = world.until_ended(failovers(world)[0].id)
+    assert done.phase is Phase.COMPLETE
+    world.abort(done.id)  # there is nothing to abort, and no cut that may be decided already
+    assert failovers(world)[0].phase is Phase.COMPLETE
     end(world, query)
 
 
