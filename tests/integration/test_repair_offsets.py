@@ -47,11 +47,23 @@ class Failing(Collected):
 
 
 def run(
-    spark: SparkSession, cluster: str, path: Path, collected: Collected, *, rows: int
+    spark: SparkSession,
+    cluster: str,
+    path: Path,
+    collected: Collected,
+    *,
+    rows: int,
+    before: int | None = None,
 ) -> tuple[Any, Any]:
-    """A run of the query; how it failed for Spark, and for rhinoctl."""
+    """A run of the query; how it failed for Spark, and for rhinoctl. With `before` no row can be
+    read that is not before that event time."""
     with Rhino(spark, JOB, controller=cluster, instances=2, vnodes=8) as rhino:
-        stream = rhino.mark(nexmark_stream(spark, **EVENTS, max_events_per_batch=rows))
+        source = nexmark_stream(spark, **EVENTS, max_events_per_batch=rows)
+        if before is not None:
+            sound = F.unix_millis("time") < before
+            beyond = F.raise_error(F.lit("the source is away")).cast("bigint")
+            source = source.withColumn("price", F.when(sound, F.col("price")).otherwise(beyond))
+        stream = rhino.mark(source)
         writer = stream.writeStream.foreachBatch(rhino.sink(COUNT, then=collected))
         query = writer.option("checkpointLocation", str(path)).trigger(availableNow=True).start()
         run_to_end(query)
@@ -119,3 +131,29 @@ def test_spark_starts_again_after_its_newest_entry_or_commit_was_torn(
     assert mended.file == str(path / what / str(newest))
     assert doctor(cluster, job=JOB, checkpoint=str(path)).findings == ()
     assert run(spark, cluster, path, collected, rows=8000) == (None, None)
+
+
+def test_spark_starts_again_after_it_lost_the_commit_of_a_batch_that_it_had_gone_past(
+    spark: SparkSession, cluster: str, tmp_path: Path
+) -> None:
+    """The disk goes back by a moment: the next batch had begun, and nothing of it is left."""
+    path, collected = tmp_path / "ck", Failing(at=None)
+    failed, _ = run(spark, cluster, path, collected, rows=8000, before=16)
+    assert failed is not None
+    assert newest_commit(path) == 1
+    for name in ("offsets/2", "offsets/.2.crc", "commits/1", "commits/.1.crc"):
+        (path / name).unlink()
+    failed, fault = run(spark, cluster, path, collected, rows=8000)
+    assert isinstance(fault, IdentityChanged)
+    assert f"job repair-offsets {JOB}" in fault.remedy
+    time.sleep(limits.SESSION_LIVE_S + 1.0)
+    (finding,) = doctor(cluster, job=JOB, checkpoint=str(path)).findings
+    assert finding.check is Check.COMMIT_LOST
+    repaired = repair_offsets(cluster, JOB, checkpoint=str(path))
+    assert [mended.file for mended in repaired.others] == [str(path / "commits" / "1")]
+    assert not repaired.written
+    assert doctor(cluster, job=JOB, checkpoint=str(path)).findings == ()
+    assert run(spark, cluster, path, collected, rows=8000) == (None, None)
+    bids = nexmark_batch(spark, **EVENTS)
+    expected = bids.groupBy("auction").agg(F.count("*"), F.max("price")).collect()
+    assert collected.rows == {row[0]: (row[1], row[2]) for row in expected}
