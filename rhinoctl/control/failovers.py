@@ -51,6 +51,8 @@ class Bereft:
     ) -> frozenset[InstanceId]:
         """Those that have been so for a while, if another live worker has each such vnode."""
         now, found = self.clock.monotonic(), set()
+        for known in [key for key in self.since if key[0] == uid and key[1] not in epoch.instances]:
+            del self.since[known]  # its name may be given again
         for instance, worker in epoch.instances.items():
             copies = reports[worker].vnodes if worker in reports else {}
             vnodes = [v for v in epoch.owned_by(instance) if v in copies and copies[v].bereft]

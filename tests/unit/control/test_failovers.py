@@ -49,6 +49,20 @@ def test_one_that_has_its_copy_in_time_is_not() -> None:
     assert bereft.failed(UID, EPOCH, {W1: told(0), W2: told(of=W2)}) == frozenset()
 
 
+def test_an_instance_whose_name_is_given_again_has_its_time_again() -> None:
+    """It was given up for that before; its heirs make one of the same name."""
+    clock = FakeClock()
+    bereft = Bereft(clock)
+    reports = {W1: told(0), W2: told(of=W2)}
+    without = epoch(4, {I1: W2}, (I1, "w1"), (I1, ""))
+    bereft.failed(UID, EPOCH, reports)
+    clock.advance(limits.BEREFT_S)
+    assert bereft.failed(UID, without, reports) == frozenset()
+    assert bereft.failed(UID, EPOCH, reports) == frozenset()
+    clock.advance(limits.BEREFT_S)
+    assert bereft.failed(UID, EPOCH, reports) == {I0}
+
+
 def test_nobody_is_given_up_for_what_no_other_living_worker_has() -> None:
     clock = FakeClock()
     bereft = Bereft(clock)
