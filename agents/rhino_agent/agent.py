@@ -269,6 +269,8 @@ class Agent:
             self._refuse(envelope, m.RefusalCode.UNKNOWN_JOB, detail)
         elif isinstance(message, _BATCH_PROTOCOL):
             desk.job.handle(envelope)
+            if desk.job.damaged:
+                self._give_up(desk)
         elif isinstance(message, SERVED):
             desk.serving.handle(envelope)
         elif isinstance(message, m.OfferCheckpoint):
@@ -278,6 +280,15 @@ class Agent:
         else:
             detail = f"a worker takes no {type(message).__name__}"
             self._refuse(envelope, m.RefusalCode.FOREIGN, detail)
+
+    def _give_up(self, desk: Desk) -> None:
+        """The log lacks what it had: go on as if it could not have been read at the start."""
+        uid, fault = desk.job.spec.uid, desk.job.damaged
+        desk.drop()
+        del self._desks[uid]
+        self._unreadable[uid] = fault
+        self._damaged.add(uid)
+        event("job-unreadable", job=uid, fault=fault)
 
     def _refuse(self, envelope: Envelope, code: m.RefusalCode, detail: str) -> None:
         refusal = m.Refusal(header=self._ports.header(), code=code, detail=detail)

@@ -1,5 +1,6 @@
 """Turning the choice of the next command into a message, and the answer into facts."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from rhino_agent.instances import Instance
@@ -36,6 +37,10 @@ class Bases(Protocol):
 
     def opened(self, instance: Instance, vnode: Vnode, *, well: bool) -> None:
         """It has, or it could not."""
+        ...
+
+    def doubt_log(self, time: BatchTime, vnodes: Iterable[Vnode]) -> None:
+        """A batch could not be applied to some vnodes: perhaps its rows in the log are damaged."""
         ...
 
     def is_tainted(self, instance: Instance, vnode: Vnode) -> bool:
@@ -90,7 +95,7 @@ class Feeder:
 
     def _stranded(self, instance: Instance, view: feeding.Feed) -> list[Vnode]:
         """The open vnodes that the log does not lead on from where they stand: they are opened anew
-        from a copy that it does. So are those that are tainted."""
+        from a copy that it does, once there is one. So are those that are tainted."""
         following = {at: feeding.successor(view.links, at) for at in {*instance.applied.values()}}
         has = self._job.log.has
         return sorted(
@@ -100,6 +105,7 @@ class Feeder:
             or (
                 (link := following[at]) is not None
                 and not (link.after == at and has(link.time, vnode))
+                and self._bases.base(vnode) is not None
             )
         )
 
@@ -177,11 +183,7 @@ class Feeder:
     def _open(self, instance: Instance, vnode: Vnode) -> None:
         base = self._bases.base(vnode)
         if base is None:
-            what = f"there is no whole copy of vnode {vnode} here"
-            if self._bases.awaits(vnode):
-                instance.set_back(what)  # it comes, or another worker takes over: no batch fails
-            else:
-                self._set_back(instance, what)
+            self._lack(instance, vnode, f"there is no whole copy of vnode {vnode} here")
             return
         if not self._bases.sound(vnode):
             return
@@ -227,7 +229,8 @@ class Feeder:
         assert record is not None
         lacking = sorted(v for v in command.vnodes if not job.log.has(command.time, v))
         if lacking:
-            self._set_back(instance, f"the log lacks vnode {lacking[0]} at batch {command.time}")
+            vnode = lacking[0]
+            self._lack(instance, vnode, f"the log lacks vnode {vnode} at batch {command.time}")
             return
         disk = job.ports.disk
         parts = tuple(
@@ -258,6 +261,8 @@ class Feeder:
                 self._applied(instance, command, envelope.message, key)
                 job.applied_bytes += sum(sizes) if command.owned else 0
             else:
+                if isinstance(envelope.message, m.Refusal):
+                    self._bases.doubt_log(command.time, command.vnodes)
                 self._failed(instance, envelope, f"batch {command.time}")
 
         instance.command(message, applied, timeout_s=limits.COMMAND_DEADLINE_S)
@@ -313,6 +318,13 @@ class Feeder:
         self._set_back(instance, f"{what} at {instance.id}: {refusal.detail}", refusal.code)
         if refusal.code in _NOT_AS_BELIEVED:
             instance.ready = False
+
+    def _lack(self, instance: Instance, vnode: Vnode, what: str) -> None:
+        """What comes from another worker is waited for, or that one takes over: no batch fails."""
+        if self._bases.awaits(vnode):
+            instance.set_back(what)
+        else:
+            self._set_back(instance, what)
 
     def _set_back(
         self, instance: Instance, what: str, code: m.RefusalCode = m.RefusalCode.FAULT

@@ -41,10 +41,11 @@ class Job:
     """A job's durable state on this worker and the volatile view that its loop works with.
 
     `told` says that the controller's wishes are known: until then nothing is ended or removed for
-    want of a wish. `pressed` says that the disk has refused something: what may go should go.
-    `is_full` tells whether a disk of the worker has no room for what its instances write.
-    `fetched` counts the bytes of checkpoints that have come from other workers, by vnode, at the
-    pace of `throttle`; owners here have applied `applied_bytes` of slices.
+    want of a wish. `damaged` says why this worker is to take no part in the job any more. `pressed`
+    says that the disk has refused something: what may go should go. `is_full` tells whether a disk
+    of the worker has no room for what its instances write. `fetched` counts the bytes of
+    checkpoints that have come from other workers, by vnode, at the pace of `throttle`; owners here
+    have applied `applied_bytes` of slices.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Job:
         self.instances: dict[InstanceId, Instance] = {}
         self.desired = m.DesiredJob(spec=spec)
         self.told = self.pressed = False
+        self.damaged = ""
         self.throttle = Throttle(ports.clock, ports.settings.replication_bytes_s)
         self.fetched: Counter[Vnode] = Counter()
         self.applied_bytes = 0
@@ -255,6 +257,9 @@ class Job:
             instance.refusal = None
         self._owed.append((envelope, effect.record, self.ports.clock.monotonic()))
 
+    def _give_up(self, effect: worker.GiveUp, envelope: Envelope) -> None:
+        self.damaged = effect.fault
+
     def note_whole(self, vnodes: frozenset[Vnode]) -> None:
         """Tell the machine of which vnodes this worker, not a full member yet, has a whole copy."""
         if vnodes != self.state.whole:
@@ -301,15 +306,23 @@ class Job:
         if time <= self.released or time.batch < 0:
             return ()
         made = self.outputs.of(time)
-        return tuple(d for d in self._duties(time) if (d.instance, d.part) not in made)
+        return tuple(d for d in self._duties(time) or () if (d.instance, d.part) not in made)
 
-    def _duties(self, time: BatchTime) -> tuple[Duty, ...]:
+    def _made(self, time: BatchTime) -> tuple[m.OutputName, ...]:
+        """The parts of a batch's output that are here to be fetched. What an instance has made that
+        was given up since, an heir makes again, here or elsewhere: it counts no more."""
+        made, owed = self.outputs.of(time), self._duties(time)
+        keys = made.keys() if owed is None else {(d.instance, d.part) for d in owed} & made.keys()
+        return tuple(made[key] for key in sorted(keys))
+
+    def _duties(self, time: BatchTime) -> tuple[Duty, ...] | None:
         """The duties of this worker's instances for a batch: by the epoch that it was staged in,
-        and by the cuts since. Worked out once for each newest record."""
+        and by the cuts since; None if the log does not tell. Worked out once for each newest
+        record."""
         record, decided = self.log.record(time), self.state.decided
         staged = self.epochs.get(record.epoch) if record is not None else None
         if record is None or decided is None or staged is None:
-            return ()
+            return None
         if self._duties_of != (decided.id, staged):
             here = self.ports.settings.worker
             cuts = [
@@ -341,11 +354,10 @@ class Job:
             elif not released and unmade:
                 self._owed.append((envelope, record, since))
             else:
-                made = self.outputs.of(record.time)
                 answer = m.ApplyAnswer(
                     header=self._header(),
                     record=record.id,
-                    outputs=tuple(made[key] for key in sorted(made)),
+                    outputs=() if released else self._made(record.time),
                     applied_at=self.ports.clock.wall(),
                     released=released and record.time.batch >= 0,
                 )
@@ -458,4 +470,5 @@ _EFFECTS: dict[type, Callable[[Job, Any, Envelope], None]] = {
     worker.Release: Job._release,
     worker.Reply: Job._reply,
     worker.ReplyWhenApplied: Job._reply_when_applied,
+    worker.GiveUp: Job._give_up,
 }

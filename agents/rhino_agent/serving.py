@@ -101,7 +101,11 @@ class Serving:
             by_vnode = {place.vnode: place for place in places}
             names = tuple(name for name in winner.slices if name.vnode in by_vnode)
             puts.append((winner.channel, winner.task_attempt, names))
-            bodies += [job.log.read(path, by_vnode[name.vnode]) for name in names]
+            try:
+                bodies += [job.log.read(path, by_vnode[name.vnode]) for name in names]
+            except (OSError, CorruptFile):
+                self._upkeep.doubt_log(time, vnodes)
+                raise
         piece = m.LogPiece(header=header, record=job.log.record_for(time, vnodes), puts=tuple(puts))
         job.ports.wire.reply(envelope, piece, bodies)
 

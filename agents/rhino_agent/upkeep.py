@@ -7,7 +7,7 @@ needs no new one: its coverage moves on.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,8 +36,12 @@ class Work:
     failed: Callable[[Exception], None]
 
 
+LOG = "log"
+"""In the place of a checkpoint's id: what was bad is a slice of the log."""
+
+
 class Bad(NamedTuple):
-    """Why a checkpoint was set aside, and what it covered."""
+    """Why a checkpoint was set aside, and what it covered; or a slice, and its batch."""
 
     fault: str
     covers: BatchTime
@@ -158,8 +162,31 @@ class Upkeep:
                     self.suspect(vnode, other.checkpoint_id)
         self.suspect_gone(vnode)
 
+    def doubt_log(self, time: BatchTime, vnodes: Iterable[Vnode]) -> None:
+        """What the log has of a batch could not be applied or served: read it, and let go of what
+        is not what was written. It comes from another full holder. Where there was something, the
+        rest of the vnode's log is read, too."""
+        for vnode in self._reread(time, frozenset(vnodes)):
+            later = [at for at, _ in self._job.log.links(time, self._job.decided_time)]
+            self.work(self._read_on(vnode, later), _nothing, _nothing, vnode)
+
+    def _read_on(self, vnode: Vnode, times: list[BatchTime]) -> Steps[None]:
+        for time in times:
+            self._reread(time, frozenset({vnode}))
+            yield 0
+
+    def _reread(self, time: BatchTime, vnodes: frozenset[Vnode]) -> list[Vnode]:
+        found = self._job.log.reread(time, vnodes)
+        for vnode, fault in found.items():
+            event("log-slice-bad", vnode=vnode, batch=time, fault=fault)
+            self._bad[vnode, LOG] = Bad(fault, time)
+        if found:
+            self.holdings.look_again()
+        return list(found)
+
     def bad(self) -> dict[tuple[Vnode, str], str]:
-        """Why checkpoints were set aside of which there is no good one that is as new yet."""
+        """Why checkpoints were set aside, or slices of the log let go of, as long as there is no
+        good checkpoint that is as new."""
         here = self.holdings.vnodes()
         self._bad = {
             (vnode, name): bad
@@ -433,3 +460,7 @@ class Upkeep:
 
 def _has(kept: VnodeCheckpoints, checkpoint_id: str) -> bool:
     return any(each.checkpoint_id == checkpoint_id for each in kept.complete())
+
+
+def _nothing(_: object) -> None:
+    """What was read has been taken note of."""

@@ -84,13 +84,13 @@ class Overview:
                 )
 
     def _bad(self) -> Iterable[views.Finding]:
-        """Checkpoints that are bad and not replaced yet, as their workers tell."""
+        """What of copies is bad and not replaced yet, as their workers tell."""
         for document in self.registry.jobs.values():
             for worker, report in sorted(self.fleet.reports(document.spec.uid).items()):
                 if report.bad and not document.deleted:
                     more = f" (and {len(report.bad) - 1} more)" if len(report.bad) > 1 else ""
                     yield views.Finding(
-                        what=f"job {document.spec.name}: bad checkpoint on worker {worker}:"
+                        what=f"job {document.spec.name}: bad copy on worker {worker}:"
                         f" {report.bad[0].fault}{more}",
                         remedy="it serves nobody, and another one comes in its place by itself; if"
                         f" there are more of them, look at the disk of {worker}",

@@ -196,9 +196,11 @@ def _request(state: BatchState, worker: WorkerId) -> m.Message:
         )
     assert state.record is not None
     if state.phase in (Phase.SEALING, Phase.CUTTING):
-        record = state.record.addressed_to(worker, state.lineage.epoch)
-        return m.Seal(header=header, record=record)
-    return m.Apply(header=header, record=state.record.id)
+        record, last = state.record.addressed_to(worker, state.lineage.epoch), state.lineage.last
+        voted = last is not None and last.id == record.after and worker in last.voters
+        return m.Seal(header=header, record=record, voter=voted)
+    record = state.record
+    return m.Apply(header=header, record=record.id, voter=worker in record.voters)
 
 
 def _last_id(lineage: Lineage) -> RecordId:

@@ -398,8 +398,7 @@ def _bad(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Fi
             yield Finding(
                 check=Check.BAD_CHECKPOINT,
                 state=State.DEGRADED,
-                what=f"job {job.name}: a checkpoint of vnode {bad.vnode} on worker {worker}"
-                " was bad",
+                what=f"job {job.name}: a copy of vnode {bad.vnode} on worker {worker} was bad",
                 evidence=f"{bad.checkpoint}: {bad.fault}",
                 cost="an older one is used, or a copy is fetched; the disk may be failing",
                 remedy=f"a newer one takes its place: `rhinoctl checkpoint {job.name}`; look at the"

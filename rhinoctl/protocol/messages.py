@@ -18,13 +18,7 @@ from rhinoctl.protocol.disks import DiskReport, DiskRequest, DiskState
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec, VnodeUse
 from rhinoctl.protocol.pacing import ReplayCost
-from rhinoctl.protocol.records import (
-    NO_WATERMARKS,
-    DecisionRecord,
-    RecordId,
-    SliceName,
-    Watermarks,
-)
+from rhinoctl.protocol.records import NO_WATERMARKS, DecisionRecord, RecordId, SliceName, Watermarks
 from rhinoctl.protocol.verification import BadCheckpoint, VerifyReport, VerifyWish
 
 
@@ -121,9 +115,11 @@ class Put(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal(Message):
-    """Append this record durably if all it names is held. Answer: `SealAnswer`."""
+    """Append this record durably if all it names is held; `voter` if this worker has sealed what it
+    follows. Answer: `SealAnswer`."""
 
     record: DecisionRecord
+    voter: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +140,11 @@ class Resend(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply(Message):
-    """The record is decided. Answer: `ApplyAnswer`, once this worker's owners have applied it."""
+    """The record, which this worker has sealed if it is a `voter`, is decided. Answer:
+    `ApplyAnswer`, once this worker's owners have applied it."""
 
     record: RecordId
+    voter: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,13 @@ class ReplyWhenApplied:
     record: DecisionRecord
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """What is here of the job is not what this worker has voted for: it takes no part any more."""
+
+    fault: str
+
+
 Effect = (
     PersistSession
     | DropAttempt
@@ -176,6 +183,7 @@ Effect = (
     | Release
     | Reply
     | ReplyWhenApplied
+    | GiveUp
 )
 Step = tuple[WorkerState, tuple[Effect, ...]]
 Request = m.Fence | m.Open | m.Put | m.Resend | m.Seal | m.Apply
@@ -292,8 +300,7 @@ def _open(state: WorkerState, request: m.Open) -> Step:
     settled = _settle(state, request.after)
     if settled is None:
         if request.epoch.fully_held_by(state.worker):
-            detail = f"{state.worker} lacks the decided record {request.after.position}"
-            return _refuse(state, request, m.RefusalCode.BEHIND, detail)
+            return _give_up(state, request, request.after)
         settled = _begun_anew(state)
     dropped = _drop_open(state)
     state, learnt = settled
@@ -399,6 +406,15 @@ def _resend(state: WorkerState, request: m.Resend) -> Step:
     return state, (ForwardHeld(attempt=attempt), _done(state, request))
 
 
+def _give_up(state: WorkerState, request: Request, lacking: RecordId) -> Step:
+    """A decided record is not here that this worker has sealed: its disk has lost it since. Like
+    one that cannot read its log it is as good as lost for the job; who asks waits for a
+    failover."""
+    detail = f"{state.worker} lacks the decided record {lacking.position}"
+    state, answer = _refuse(state, request, m.RefusalCode.BUSY, detail)
+    return state, (GiveUp(fault=detail), *answer)
+
+
 def _seal(state: WorkerState, request: m.Seal) -> Step:
     record = request.record
     known = (state.sealed, state.decided)
@@ -418,6 +434,8 @@ def _seal_change(state: WorkerState, request: m.Seal, record: DecisionRecord) ->
     settled = _settle(state, record.after)
     if settled is None:
         if record.after.attempt != NO_ATTEMPT and record.next_epoch.fully_held_by(state.worker):
+            if request.voter:
+                return _give_up(state, request, record.after)
             detail = f"{state.worker} lacks the decided record {record.after.position}"
             return _refuse(state, request, m.RefusalCode.BEHIND, detail)
         settled = _begun_anew(state)
@@ -476,6 +494,8 @@ def _apply(state: WorkerState, request: m.Apply) -> Step:
         return state, (Decide(record=sealed), ReplyWhenApplied(record=sealed))
     if decided is not None and _includes(decided.id, request.record):
         return state, (ReplyWhenApplied(record=decided),)
+    if request.voter:
+        return _give_up(state, request, request.record)
     detail = f"{state.worker} has not sealed {request.record.position}"
     return _refuse(state, request, m.RefusalCode.BEHIND, detail)
 

@@ -21,6 +21,7 @@ Invariants (numbers of the design, section 10):
 14. Trimming leaves the newest decided record and the one before it, which says who owes the output.
 """
 
+import errno
 import json
 import struct
 from bisect import bisect_right
@@ -41,6 +42,8 @@ from rhinoctl.protocol.versions import FORMAT, FORMATS, Span
 _HEAD = struct.Struct("<4sBIQQ")
 _MAGIC = b"RLOG"
 _PUT, _RECORD = 1, 2
+_LOST = (errno.EIO, errno.ENOENT)
+"""What a disk says of a file that it has lost, in part or in whole."""
 
 PutKey = tuple[int, int]
 
@@ -330,6 +333,32 @@ class WorkerLog:
         body = self._disk.read(path, place.offset, place.size)
         check_slice(body, place, path)
         return body
+
+    def reread(self, time: BatchTime, vnodes: frozenset[Vnode]) -> dict[Vnode, str]:
+        """Read what a decided batch has of some vnodes, and why a slice is not what was written, by
+        vnode. Such a slice is not in the log any more: a piece may come in its place."""
+        found: dict[Vnode, str] = {}
+        for segment in self._by_time.get(time, ()):
+            if segment.record is None:
+                continue
+            for held in segment.puts.values():
+                for vnode in sorted(vnodes & held.keys()):
+                    fault = self._fault_of(segment.path, held[vnode])
+                    if fault:
+                        found[vnode] = fault
+                        del held[vnode]
+            segment.close(segment.record)
+        return found
+
+    def _fault_of(self, path: str, place: SlicePlace) -> str:
+        try:
+            self.read(path, place)
+        except CorruptFile as fault:
+            return fault.message
+        except OSError as fault:
+            if fault.errno in _LOST:
+                return f"{path} cannot be read: {fault.strerror}"
+        return ""
 
     def _segment(self, position: Position, attempt: Attempt, piece: int) -> Segment:
         key = (position, attempt, piece)

@@ -1,5 +1,6 @@
 """What is released stays so, and an output that is owed is made, over restarts of an agent."""
 
+from rhinoctl.ids import InstanceId
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
 
@@ -48,4 +49,21 @@ def test_the_output_of_a_marker_batch_is_made_again_after_its_epoch_left_the_log
     host.start_agent()
     later = world.start_query(query.directory)
     world.finish(later, batches=80)
+    assert later.failures == []
+
+
+def test_what_an_instance_has_made_before_it_was_given_up_is_not_put_out() -> None:
+    """The worker lives, so that the file is still there; another instance owes that part now."""
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    world.until_sprung(world.trap(query.name, "then", query.kill, after=True))
+    host = world.hosts["w1"]
+    assert host.agent is not None
+    job = host.agent.desks[world.uid()].job
+    time = job.decided_time
+    (own,) = job.outputs.of(time).values()
+    job.outputs.note((InstanceId("i9"), 7), time, own.rows, own.size)
+    later = world.start_query(query.directory)
+    world.finish(later, batches=20)
     assert later.failures == []

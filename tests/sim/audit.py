@@ -142,7 +142,8 @@ class Audit:
         for a transfer at most, and one from before the worker was full was perhaps its base. Nor
         does one count from before the last moment at which one was seen to have rotted: when that
         is set aside, an older one, without a log, takes its place in the row. What was on a disk
-        that is gone counts as rotten: it may be back one day, behind the log."""
+        that is gone counts as rotten: it may be back one day, behind the log. A segment that has
+        rotted is not missed."""
         unplugged = any(disk.gone for disk in self._world.hosts[worker].further.values())
         if any(image.spoilt for image in images) or (unplugged and not images):
             self._rotted[worker, vnode] = self._watching.decided[-1].time
@@ -153,6 +154,7 @@ class Audit:
             return
         oldest = min([newest, *(covers for covers in older[:1] if covers >= since)])
         names = self._disk(worker).list(f"{self._root()}/log")
+        names += [name for who, name in self._world.rotten_log if who == worker]
         there = {BatchTime(int(p[1]), int(p[2])) for p in map(SEGMENT.fullmatch, names) if p}
         for record in self._watching.decided:
             if record.is_batch and record.time > oldest and record.rows.get(vnode, 0):

@@ -114,6 +114,12 @@ class Watching:
         return message.header.job.startswith(f"{NEIGHBOUR}-")
 
     def _note_report(self, report: m.WorkerReport) -> None:
+        if report.unreadable:
+            rotten = {worker for worker, _ in self._world.rotten_log}
+            says = (
+                f"{report.worker} cannot read {dict(report.unreadable)}, and nothing rotted there"
+            )
+            require(report.worker in rotten, 9, says)
         for uid, job in report.jobs.items():
             number = 0 if job.epoch is None else job.epoch.number
             if not uid.startswith(f"{NEIGHBOUR}-"):
@@ -176,7 +182,17 @@ class Watching:
 
     def _has(self, worker: WorkerId, record_id: RecordId) -> bool:
         record = self._seals.get((record_id, str(worker)))
-        return record is not None and self._bytes(record) in self._segment(worker, record_id)
+        if record is None:
+            return False
+        return self._rotted(worker, record_id) or self._bytes(record) in self._segment(
+            worker, record_id
+        )
+
+    def _rotted(self, worker: str, record_id: RecordId) -> bool:
+        """Whether a disk has damaged what a worker had of an attempt."""
+        wanted = _named(record_id)
+        rotten = self._world.rotten_log
+        return any(w == worker and _numbers(name) == wanted for w, name in rotten)
 
     def _bytes(self, record: DecisionRecord) -> bytes:
         """A record as it lies on a disk."""
@@ -187,9 +203,7 @@ class Watching:
     def _segment(self, worker: WorkerId, record_id: RecordId) -> bytes:
         """What a worker's disk has durably of an attempt."""
         disk = self._world.hosts[worker].disk
-        generation, batch, step = record_id.position
-        session, counter = record_id.attempt
-        wanted = (generation, abs(batch), step, session, counter)
+        wanted = _named(record_id)
         for name in disk.list(f"{self._root()}/log"):
             if "+" not in name and _numbers(name) == wanted:
                 return disk.durable(f"{self._root()}/log/{name}") or b""
@@ -206,6 +220,8 @@ class Watching:
     def _check_sealed(self, worker: WorkerId, record_id: RecordId) -> None:
         """Who says that it has sealed has the record, and the rows that it names, durably."""
         record = self._seals[record_id, str(worker)]
+        if self._rotted(worker, record_id):
+            return
         durable = self._segment(worker, record_id)
         require(self._bytes(record) in durable, 4, f"{worker} has not got the record {record_id}")
         bodies = self._bodies.get((record.time, record.attempt), {})
@@ -287,6 +303,12 @@ class Watching:
         """The epoch that the last marker at a batch began."""
         found = [r.next_epoch for r in self.decided if r.time == marker and r.is_marker]
         return found[0] if len(found) == 1 else None
+
+
+def _named(record_id: RecordId) -> tuple[int, ...]:
+    """The numbers in the name of an attempt's segment."""
+    generation, batch, step = record_id.position
+    return (generation, abs(batch), step, *record_id.attempt)
 
 
 @cache

@@ -51,13 +51,15 @@ class Watch(WireWatch, Protocol):
 
 
 class SimWorld(World):
-    """A cluster as a plan wants it. `struck` counts what faults have really done."""
+    """A cluster as a plan wants it. `struck` counts what faults have really done; `rotten_log` has
+    the segments of logs with a wrong byte, by worker and name."""
 
     network: SimNetwork
 
     def __init__(self, plan: Plan) -> None:
         setup = plan.setup
         self.struck: Counter[type[f.Fault]] = Counter()
+        self.rotten_log: set[tuple[WorkerId, str]] = set()
         self.steps: list[str] = []
         self.watch: Watch | None = None
         self._clocks: dict[str, HostClock] = {}

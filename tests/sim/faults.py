@@ -192,7 +192,7 @@ class SlowDisk(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitRot(Fault):
-    """A byte of a checkpoint's file is another one. `draw` chooses file and byte."""
+    """A byte of a checkpoint's file or of the log is another one. `draw` chooses file and byte."""
 
     worker: str
     draw: int

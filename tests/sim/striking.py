@@ -275,15 +275,20 @@ class Striking:
         disk = chance.choice([host.disk, *host.further.values()]) if host.further else host.disk
         if disk.gone:
             return
-        paths = [path for path in disk.files("jobs") if "/ckpt/" in path and disk.size(path)]
+        there = [path for path in disk.files("jobs") if disk.size(path)]
+        part = chance.choice(["/ckpt/", "/ckpt/", "/log/"])
+        paths = [path for path in there if part in path]
         if not paths:
             return
         path = chance.choice(paths)
         stamp = disk.stamp(path)
         assert stamp is not None
         disk.rot(path, chance.randrange(stamp.size))
-        self.rotten.add((fault.worker, stamp.inode))
-        self.note(f"     {path.partition('/ckpt/')[2]} has another byte")
+        if part == "/log/":
+            self._world.rotten_log.add((WorkerId(fault.worker), path.rpartition("/")[2]))
+        else:
+            self.rotten.add((fault.worker, stamp.inode))
+        self.note(f"     {path.partition('/')[2]} has another byte")
         self._struck(fault)
 
     def _unplug_disk(self, fault: f.UnplugDisk) -> None:

@@ -327,6 +327,10 @@ class ModelWorker:
         have = {key.position.batch for key in self.segments if key.position.step == 0}
         return set(range(base.covers.batch + 1, after.position.batch + 1)) <= have
 
+    def _give_up(self, world: "World", effect: machine.GiveUp) -> None:
+        """Nothing rots here."""
+        require(False, 4, effect.fault)
+
 
 _EFFECTS: dict[type, Any] = {
     machine.PersistSession: ModelWorker._persist_session,
@@ -339,4 +343,5 @@ _EFFECTS: dict[type, Any] = {
     machine.Release: ModelWorker._release,
     machine.Reply: ModelWorker._reply,
     machine.ReplyWhenApplied: ModelWorker._reply_when_applied,
+    machine.GiveUp: ModelWorker._give_up,
 }

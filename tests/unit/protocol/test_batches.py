@@ -130,7 +130,8 @@ def test_invariant_13_a_decided_batch_is_not_staged_again(last: DecisionRecord) 
     run = begun(lineage(last), task(0))
     assert run.state.phase is Phase.APPLYING
     assert {send.worker: send.message for send in run.sends} == {
-        w: m.Apply(header=run.state.lineage.header(), record=last.id) for w in last.voters
+        w: m.Apply(header=run.state.lineage.header(), record=last.id, voter=True)
+        for w in last.voters
     }
 
 

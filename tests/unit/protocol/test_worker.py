@@ -267,9 +267,32 @@ def test_invariant_4_a_missed_record_takes_back_what_the_agent_has_said() -> Non
     assert refused(missed, seal(late)) is m.RefusalCode.BEHIND
 
 
-def test_a_full_holder_that_lacks_a_decided_record_says_so() -> None:
-    assert refused(STATE, open_(ONE)) is m.RefusalCode.BEHIND
+@pytest.mark.parametrize(
+    ("asked", "lacking"),
+    [
+        pytest.param(open_(ONE), ZERO, id="open"),
+        pytest.param(replace(seal(replace(CHANGE, after=ONE.id)), voter=True), ONE, id="seal"),
+        pytest.param(replace(apply(ONE), voter=True), ONE, id="apply"),
+    ],
+)
+def test_a_full_holder_that_lacks_a_decided_record_gives_itself_up(
+    asked: worker.Request, lacking: DecisionRecord
+) -> None:
+    """Its disk has lost what it had sealed. Who asks waits for the failover."""
+    after, effects = step(STATE, asked)
+    assert after == STATE
+    given_up, answer = effects
+    assert isinstance(given_up, worker.GiveUp)
+    assert given_up.fault == f"w1 lacks the decided record {lacking.position}"
+    assert isinstance(answer, worker.Reply)
+    assert isinstance(answer.message, m.Refusal)
+    assert answer.message.code is m.RefusalCode.BUSY
+
+
+def test_a_worker_that_has_not_voted_for_a_record_has_only_not_heard_of_it() -> None:
+    """It joins with a record that it has missed, or is back after a cut."""
     assert refused(STATE, seal(replace(CHANGE, after=ONE.id))) is m.RefusalCode.BEHIND
+    assert refused(STATE, apply(ONE)) is m.RefusalCode.BEHIND
 
 
 def test_a_joining_member_begins_its_log_where_it_is_let_in() -> None:
