@@ -1,13 +1,19 @@
 """Verification of real processes: RocksDB's files on a real disk, read by the agents' processes."""
 
+import os
+import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from rhinoctl.ids import Vnode
 from rhinoctl.ops import checkpoint, verify
 from rhinoctl.protocol.verification import Checked
 from rhinoctl.protocol.views import VerifyView
+from rhinoctl.state.disk import LocalDisk
+from rhinoctl.state.log import WorkerLog
 from tests.integration.running import JOB, Running, starting
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -52,3 +58,42 @@ def test_copies_are_compared_and_a_flipped_byte_is_named_and_mended(tmp_path: Pa
         while verify.error_of(verified(job, deep=True)) is not None:
             assert time.monotonic() < deadline
         assert job.result()["oracle"]["equal"]
+
+
+def flip(path: Path, offset: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def rot_log(job: Running, worker: str, scratch: Path) -> int:
+    """Flip a byte in each slice of each decided batch of a worker's log; how many there were. Where
+    they lie is read from a copy, since an agent has the log open."""
+    (log,) = (job.cluster / "workers" / worker).glob("**/jobs/*/log")
+    shutil.copytree(log, scratch / "log")
+    copy = WorkerLog(LocalDisk(str(scratch)), "log")
+    every, flipped = frozenset(map(Vnode, range(4))), 0
+    for record in copy.load():
+        for path, _, places in copy.places(record.time, every) if record.is_batch else ():
+            for place in places:
+                if (log / Path(path).name).exists():
+                    flip(log / Path(path).name, place.offset + place.size // 2)
+                    flipped += 1
+    return flipped
+
+
+def test_rows_of_a_log_that_have_rotted_come_from_the_other_worker(tmp_path: Path) -> None:
+    """An instance has to apply again what is not there any more as it was written."""
+    with starting(tmp_path) as make:
+        job = make(workers=2, seconds=30, rate=1000, replication=1, vnodes=4)
+        job.start()
+        job.until(lambda e: e["event"] == "clock")
+        job.batches(6)
+        assert rot_log(job, "w1", tmp_path / "copy") > 0
+        (pid,) = {one.pid for one in job.client.job(JOB).instances if one.worker == "w1"}
+        os.kill(pid, signal.SIGKILL)
+        assert job.result()["oracle"]["equal"]
+        told = "".join(log.read_text() for log in job.cluster.glob("**/*w1*.log"))
+        assert "log-slice-bad" in told
