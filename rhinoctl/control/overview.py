@@ -13,7 +13,7 @@ from rhinoctl.control.registry import JobDocument, Registry
 from rhinoctl.ids import InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
-from rhinoctl.protocol.diagnosis import poison_remedy
+from rhinoctl.protocol.diagnosis import instance_remedy, poison_remedy
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
@@ -268,6 +268,7 @@ def _instance(epoch: Epoch, instance: InstanceId, report: m.JobReport | None) ->
         rss_bytes=mine.rss_bytes if mine is not None else 0,
         applied=mine.applied if mine is not None else None,
         poison=mine.poison if mine is not None else "",
+        fault=mine.fault if mine is not None else "",
     )
 
 
@@ -359,18 +360,23 @@ def _worker_findings(
 
 
 def _job_findings(jobs: Iterable[views.JobView], down: set[WorkerId]) -> tuple[views.Finding, ...]:
-    """Instances that are not ready, but for those of workers that are down: said already."""
+    """Instances that are not ready or fail at something, be there a query or not, but for those of
+    workers that are down and for poison: said already."""
     return tuple(
         views.Finding(
             what=f"instance {instance.id} of job {job.name} on worker {instance.worker}"
-            " is not ready",
-            remedy=f"its agent restarts it; if it stays so, see the instance's log on"
-            f" {instance.worker}",
+            f" {'is set back' if instance.ready else 'is not ready'}"
+            f"{': ' + instance.fault if instance.fault else ''}",
+            remedy=instance_remedy(instance.id, instance.worker),
         )
         for job in jobs
         for instance in job.instances
-        if not instance.ready and instance.worker not in down
+        if instance.worker not in down and _held_up(instance)
     )
+
+
+def _held_up(instance: views.InstanceView) -> bool:
+    return not instance.ready or bool(instance.fault and not instance.poison)
 
 
 def _poison_findings(jobs: Iterable[views.JobView]) -> Iterable[views.Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rhinoctl import limits
-from rhinoctl.ids import JobName, Vnode, WorkerId
+from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
 from rhinoctl.protocol.disks import DiskState
 from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
 from rhinoctl.protocol.failover import GivenUp, plan_cut
@@ -16,7 +16,7 @@ from rhinoctl.protocol.findings import Check, Finding, Fix, State
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.liveness import Verdict
-from rhinoctl.protocol.messages import JobReport, WorkerReport
+from rhinoctl.protocol.messages import InstanceReport, JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
 from rhinoctl.protocol.starting import make_room, start_silent
@@ -300,6 +300,7 @@ def _instances(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Itera
             continue  # its worker is silent, which is said already
         mine = report.instances.get(instance)
         if mine is not None and mine.ready:
+            yield from _set_back(job, instance, worker, mine)
             continue
         missing = mine is None
         fault = mine.fault if mine is not None else "its agent does not report it"
@@ -310,9 +311,31 @@ def _instances(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Itera
             f" {'is missing' if missing else 'is not ready'}",
             evidence=fault or f"process {mine.pid if mine else '-'} has not opened its vnodes",
             cost=f"batches wait: it owns {len(job.epoch.owned_by(instance))} vnodes",
-            remedy=f"its agent restarts it by itself; if it stays so, see its log on {worker}, or"
-            f" move what it owns: `rhinoctl failover {instance}`",
+            remedy=instance_remedy(instance, worker),
         )
+
+
+def _set_back(
+    job: JobEvidence, instance: InstanceId, worker: WorkerId, mine: InstanceReport
+) -> Iterator[Finding]:
+    """An instance that runs, and fails at the same thing again and again."""
+    if mine.fault and not mine.poison:  # said already
+        yield Finding(
+            check=Check.INSTANCE_SET_BACK,
+            state=State.BROKEN,
+            what=f"instance {instance} of job {job.name} on worker {worker} is set back",
+            evidence=mine.fault,
+            cost=f"batches wait: it owns {len(job.epoch.owned_by(instance))} vnodes",
+            remedy=instance_remedy(instance, worker),
+        )
+
+
+def instance_remedy(instance: InstanceId, worker: WorkerId) -> str:
+    """What helps an instance that is not ready, or fails."""
+    return (
+        f"its agent tries again by itself; if it stays so, see its log on {worker}, or move what it"
+        f" owns: `rhinoctl failover {instance}`"
+    )
 
 
 def _poison(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:

@@ -320,6 +320,12 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         BAD,
         "lock is held",
     ),
+    "an instance that fails again and again": (
+        at_w1(instances={I0: replace(REPORTS[W1].instances[I0], fault="000012.sst is torn")}),
+        Check.INSTANCE_SET_BACK,
+        BAD,
+        "000012.sst is torn",
+    ),
     "a decided batch that cannot be applied": (
         at_w1(instances={I0: replace(REPORTS[W1].instances[I0], poison="batch 0/40: too large")}),
         Check.POISON_BATCH,
