@@ -29,6 +29,7 @@ from rhinoctl.protocol.disks import (
     DiskView,
 )
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
+from rhinoctl.protocol.rooms import give_up_lost
 from rhinoctl.protocol.starting import start_again
 
 ANSWER_S = 5.0
@@ -129,14 +130,6 @@ def _overlap(path: str, disk: str) -> str | None:
     return {disk: "inside ", path: "around "}.get(whole)
 
 
-def lowest_disk(report: m.WorkerReport) -> str:
-    """The disk with the least room, by its name if there are several."""
-    for disk in report.disks if len(report.disks) > 1 else ():
-        if disk.state is DiskState.IN_USE and disk.free_bytes == report.lowest_room:
-            return f"disk {disk.disk} ({disk.path})"
-    return "its disk"
-
-
 def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
     """Disks that are lost, and those that cannot be emptied."""
     for worker in fleet.live():
@@ -146,7 +139,7 @@ def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
                 yield views.Finding(
                     what=f"worker {worker}: disk {disk.disk} ({disk.path}) is lost: {disk.fault}",
                     remedy="what was on it is fetched from other holders by itself; a vnode without"
-                    " another copy waits for the disk: bring it back, then start the agent again",
+                    f" another copy waits for the disk: {give_up_lost(worker, disk.disk)}",
                 )
             elif disk.state is DiskState.RETIRING and disk.fault:
                 yield views.Finding(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
-from rhinoctl.control.disks import disk_findings, lowest_disk
+from rhinoctl.control.disks import disk_findings
 from rhinoctl.control.failovers import Failovers
 from rhinoctl.control.fleet import Fleet, Seen
 from rhinoctl.control.groups import Groups
@@ -18,8 +18,9 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
+from rhinoctl.protocol.rooms import low_rooms, make_room
 from rhinoctl.protocol.sizes import size
-from rhinoctl.protocol.starting import make_room, start_again, start_silent
+from rhinoctl.protocol.starting import start_again, start_silent
 from rhinoctl.protocol.unreadable import cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand
 
@@ -286,11 +287,13 @@ def _store_findings(fault: str) -> tuple[views.Finding, ...]:
 def _room_findings(workers: Iterable[views.WorkerView], fleet: Fleet) -> Iterable[views.Finding]:
     for worker in workers:
         report = fleet.workers[worker.id].report
-        if worker.room_low and report is not None:
+        for low in low_rooms(report) if worker.room_low and report is not None else ():
+            disk = f"{low.name} ({low.path})" if low.disk else "its disk"
+            cost = "once it is full, batches wait for it"
             yield views.Finding(
-                what=f"worker {worker.id}: {lowest_disk(report)} has"
-                f" {size(report.lowest_room)} left; once it is full, batches wait for it",
-                remedy=make_room(worker.id, report.lowest_room),
+                what=f"worker {worker.id}: {disk} has {size(low.free_bytes)} left;"
+                f" {cost if low.matters else 'no vnode is on it, and no batch waits for it'}",
+                remedy=make_room(low),
             )
 
 

@@ -25,6 +25,7 @@ from rhinoctl.protocol.disks import (
     DiskState,
     DiskView,
 )
+from rhinoctl.protocol.rooms import give_up_lost
 from rhinoctl.protocol.starting import start_again
 
 LOOK_S = 0.5
@@ -182,8 +183,8 @@ def error_of_list(found: DiskList) -> RhinoError | None:
     if lost:
         return Degraded(
             f"{_names(lost)} {'is' if len(lost) == 1 else 'are'} lost",
-            remedy="what was on it is fetched from other workers by itself; to have it back, mount"
-            " it and start the agent of its worker again",
+            remedy="what was on it is fetched from other workers by itself; "
+            + give_up_lost(lost[0].worker, lost[0].disk.disk),
         )
     if silent:
         return WorkerUnreachable(

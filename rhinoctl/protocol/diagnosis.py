@@ -19,7 +19,8 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import InstanceReport, JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
-from rhinoctl.protocol.starting import make_room, start_silent
+from rhinoctl.protocol.rooms import give_up_lost, low_rooms, make_room
+from rhinoctl.protocol.starting import start_silent
 from rhinoctl.protocol.unreadable import cannot_read, cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand, listed
 
@@ -158,18 +159,7 @@ def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
         yield from _silent(cluster, worker)
         yield from _not_empty(cluster, worker)
         if worker.live and worker.report is not None:
-            free = worker.report.lowest_room
-            if free < limits.ROOM_LOW_BYTES:
-                full = free < limits.DISK_FULL_BYTES
-                which = _disk_of(worker.report)
-                yield Finding(
-                    check=Check.DISK_LOW,
-                    state=State.BROKEN if full else State.DEGRADED,
-                    what=f"worker {worker.id}: {which} is {'full' if full else 'nearly full'}",
-                    evidence=f"{free >> 20} MB are free",
-                    cost="batches wait when a record cannot be written; copies are not taken",
-                    remedy=make_room(worker.id, free),
-                )
+            yield from _low_disks(worker.report)
             yield from _lost_disks(worker, worker.report)
             yield from _strange(cluster, worker.id, worker.report)
 
@@ -201,10 +191,18 @@ def _unreadable(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]
         )
 
 
-def _disk_of(report: WorkerReport) -> str:
-    """The disk that has the least room, by its name if there are several."""
-    lowest = [disk for disk in report.disks if disk.free_bytes == report.lowest_room]
-    return f"disk {lowest[0].disk}" if lowest and len(report.disks) > 1 else "the disk"
+def _low_disks(report: WorkerReport) -> Iterator[Finding]:
+    for low in low_rooms(report):
+        yield Finding(
+            check=Check.DISK_LOW,
+            state=State.BROKEN if low.full else State.DEGRADED,
+            what=f"worker {report.worker}: {low.name} is {'full' if low.full else 'nearly full'}",
+            evidence=f"{low.free_bytes >> 20} MB are free",
+            cost="batches wait when a record cannot be written; copies are not taken"
+            if low.matters
+            else "none: no vnode is on it, and no batch waits for it",
+            remedy=make_room(low),
+        )
 
 
 def _lost_disks(worker: WorkerEvidence, report: WorkerReport) -> Iterator[Finding]:
@@ -216,7 +214,7 @@ def _lost_disks(worker: WorkerEvidence, report: WorkerReport) -> Iterator[Findin
                 what=f"worker {worker.id}: disk {disk.disk} is lost",
                 evidence=f"{disk.path}: {disk.fault}",
                 cost="what was on it is fetched from other holders; without one, its vnodes wait",
-                remedy="bring it back and start the agent again, or let the copies be made anew",
+                remedy=give_up_lost(worker.id, disk.disk),
             )
 
 

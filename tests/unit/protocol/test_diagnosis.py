@@ -287,11 +287,17 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         POOR,
         "disk d2",
     ),
+    "an added disk without a vnode that is full": (
+        cluster(worker(W1, disks=(disk("d1"), disk("d2", vnodes=0, free_bytes=1)))),
+        Check.DISK_LOW,
+        POOR,
+        "rhinoctl disk retire w1:d2",
+    ),
     "a disk that is lost": (
         cluster(worker(W1, disks=(disk("d1"), disk("d2", state=DiskState.LOST, free_bytes=0)))),
         Check.DISK_LOST,
         POOR,
-        "d2 is lost",
+        "`rhinoctl disk retire w1:d2 --lost`",
     ),
     "an owner that cannot read its job": (
         cluster(blind(TORN)),
