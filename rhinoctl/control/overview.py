@@ -16,6 +16,7 @@ from rhinoctl.protocol import views
 from rhinoctl.protocol.diagnosis import instance_remedy, poison_remedy
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
 from rhinoctl.protocol.rooms import low_rooms, make_room
@@ -132,8 +133,8 @@ class Overview:
     def _stuck(self) -> Iterable[views.Finding]:
         for job, op, lost, typed in self.failovers.stuck():
             yield views.Finding(
-                what=f"job {job}: failover {op} waits for worker {', '.join(sorted(lost))},"
-                " which should inherit or vote and does not answer either",
+                what=f"job {job}: failover {op} waits for {named(sorted(lost))}, which should"
+                f" inherit or vote and {'does' if len(lost) == 1 else 'do'} not answer either",
                 remedy=f"bring any of them back: {self._start_again(lost)}, or give it up: {typed}",
             )
 
@@ -299,10 +300,10 @@ def _room_findings(workers: Iterable[views.WorkerView], fleet: Fleet) -> Iterabl
 
 def store_refused(objections: Mapping[WorkerId, str]) -> str:
     """What it means that workers do not listen to the controller's store, for people."""
-    workers, reasons = ", ".join(sorted(objections)), "; ".join(sorted(set(objections.values())))
+    deaf, reasons = sorted(objections), "; ".join(sorted(set(objections.values())))
     return (
-        f"worker {workers} does not listen to this controller: {reasons}. Nothing is proposed, and"
-        " no session is given; batches of running queries go on"
+        f"{named(deaf, 'does', 'do')} not listen to this controller: {reasons}. Nothing is"
+        " proposed, and no session is given; batches of running queries go on"
     )
 
 
@@ -323,7 +324,7 @@ def _unknown_jobs(fleet: Fleet, registry: Registry) -> Iterable[views.Finding]:
         return  # said already
     for uid, workers in fleet.strangers(registry.jobs).items():
         yield views.Finding(
-            what=f"worker {', '.join(workers)} has a job {uid} that the controller does not know",
+            what=f"{named(workers, 'has', 'have')} a job {uid} that the controller does not know",
             remedy="take it over with `rhinoctl controller recover`; if it was deleted while the"
             " worker was away, delete it again after that",
         )

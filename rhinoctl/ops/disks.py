@@ -25,6 +25,7 @@ from rhinoctl.protocol.disks import (
     DiskState,
     DiskView,
 )
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.rooms import give_up_lost
 from rhinoctl.protocol.starting import start_again
 
@@ -188,8 +189,8 @@ def error_of_list(found: DiskList) -> RhinoError | None:
         )
     if silent:
         return WorkerUnreachable(
-            f"worker {', '.join(silent)} does not answer: its disks are as they were last seen",
-            remedy=f"bring it back: {start_again(silent)}",
+            f"{named(silent, 'does', 'do')} not answer: disks there are as they were last seen",
+            remedy=f"bring back what is silent: {start_again(silent)}",
         )
     return None
 

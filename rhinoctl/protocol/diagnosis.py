@@ -19,6 +19,7 @@ from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.messages import InstanceReport, JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.rooms import give_up_lost, low_rooms, make_room
 from rhinoctl.protocol.starting import start_silent
 from rhinoctl.protocol.unreadable import cannot_read, cost_of, remedy_for, stranger_remedy
@@ -82,12 +83,11 @@ def _store(cluster: ClusterEvidence) -> Iterator[Finding]:
             remedy="make room on the controller's disk; it goes on by itself",
         )
     if cluster.objections:
-        deaf = ", ".join(sorted(cluster.objections))
         said = [f"{worker}: {why}" for worker, why in sorted(cluster.objections.items())]
         yield Finding(
             check=Check.STORE_REFUSED,
             state=State.BROKEN,
-            what=f"worker {deaf}: does not listen to this controller",
+            what=f"{named(sorted(cluster.objections), 'does', 'do')} not listen to this controller",
             evidence="; ".join(said),
             cost="batches of running queries go on; no operation, failover or new session does",
             remedy=RECOVER,
@@ -144,7 +144,7 @@ def _epochs(
         yield Finding(
             check=Check.EPOCH_BEHIND,
             state=State.DEGRADED,
-            what=f"job {job.name}: worker {', '.join(behind)} does not know the newest epoch",
+            what=f"job {job.name}: {named(behind, 'does', 'do')} not know the newest epoch",
             evidence=f"epoch {job.epoch.number} is decided since batch {job.epoch_from}",
             cost="none while the others live; it learns of it with the next batch",
             remedy=f"start the query of {job.name}, or wait for its next batch",
