@@ -30,6 +30,7 @@ from rhinoctl.config.cluster import read_cluster, replace_file, writing_in
 from rhinoctl.errors import AlreadyRunning, CorruptFile, ForeignManifest, NotRunning, Refused
 from rhinoctl.protocol import codec
 from rhinoctl.protocol.claims import Claim
+from rhinoctl.protocol.starting import CONTROLLER, LOCAL, start_again
 
 STORE = "controller.db"
 """The controller's store in a cluster's directory (`rhinoctl.state.sqlite`)."""
@@ -76,9 +77,10 @@ def write_backup(directory: Path, file: Path, *, now: float) -> BackupHeader:
     """
     cluster = read_cluster(directory)
     store = directory / STORE
-    if cluster is None or not store.exists():
-        what = "cluster" if cluster is None else "store of a controller"
-        raise NotRunning(f"there is no {what} in {directory}", remedy=WHICH)
+    if cluster is None:
+        raise NotRunning(f"there is no cluster in {directory}", remedy=WHICH)
+    if not store.exists():
+        raise _no_store(store, LOCAL)
     check_new(file)
     contents = {STORE_IMAGE: image_of(store), TOKEN: _read(Path(cluster.token_file))}
     return keep(file, cluster.cluster, contents, now=now, store=str(store))
@@ -180,13 +182,21 @@ def read_backup(file: Path, *, store: str) -> tuple[BackupHeader, dict[str, byte
     return header, contents
 
 
+def _no_store(store: Path, start: str) -> NotRunning:
+    """The controller has never run, or its store is gone; `start` is what starts it."""
+    return NotRunning(
+        f"there is no store of a controller at {store}",
+        remedy=f"if there was one, put its files back, or a backup: `rhinoctl controller restore"
+        f" FILE`; else start the controller, {start}, and if workers have jobs, make the store anew"
+        " from them: `rhinoctl controller recover`",
+    )
+
+
 def image_of(store: Path) -> bytes:
     """The whole database as of one moment, without a write-ahead log. Raises NotRunning if there is
     none, and CorruptFile if it, or one entry of it, is damaged."""
     if not store.exists():
-        raise NotRunning(
-            f"there is no store of a controller at {store}", remedy="start the controller once"
-        )
+        raise _no_store(store, start_again([CONTROLLER]))
     with tempfile.TemporaryDirectory(prefix="rhino-backup-") as scratch:
         copy = Path(scratch) / STORE
         try:

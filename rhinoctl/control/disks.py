@@ -4,16 +4,32 @@ The controller keeps nothing of this: a worker's disks are its agent's own affai
 that is lost leaves a person to look, and no wish that comes again (style, rule 7).
 """
 
+import os.path
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from rhinoctl.control.fleet import Fleet
-from rhinoctl.errors import DeadlineExceeded, UnknownWorker, WorkerUnreachable, error_of
+from rhinoctl.errors import (
+    DeadlineExceeded,
+    DiskRefused,
+    UnknownWorker,
+    WorkerUnreachable,
+    error_of,
+)
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
-from rhinoctl.protocol.disks import DiskList, DiskReport, DiskRequest, DiskState, DiskView
+from rhinoctl.protocol.disks import (
+    DiskAction,
+    DiskList,
+    DiskReport,
+    DiskRequest,
+    DiskState,
+    DiskView,
+)
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
+from rhinoctl.protocol.rooms import give_up_lost
 from rhinoctl.protocol.starting import start_again
 
 ANSWER_S = 5.0
@@ -62,6 +78,8 @@ class DiskDesk:
             )
         if worker not in self.fleet.live():
             raise _unreachable(worker)
+        if request.action is DiskAction.ADD:
+            self._check_apart(worker, request.path)
         message = m.ChangeDisks(header=m.Header(cluster=self.cluster), request=request)
         number = self.wire.send(Address(seen.address), message, timeout_s=ANSWER_S)
         asked = self.asked[number] = Asked(worker)
@@ -71,6 +89,22 @@ class DiskDesk:
 
         return ready
 
+    def _check_apart(self, worker: WorkerId, path: str) -> None:
+        """Refuse a directory that is a disk of another worker on the host, or inside or around one,
+        as far as they have told of theirs; a worker's own are its agent's affair."""
+        host = _host_of(self.fleet.workers[worker].address)
+        for name, seen in self.fleet.workers.items():
+            if name == worker or seen.report is None or _host_of(seen.address) != host:
+                continue
+            for disk in seen.report.disks:
+                how = _overlap(path, disk.path)
+                if how is not None and disk.state is not DiskState.EMPTY:
+                    raise DiskRefused(
+                        f"{path} cannot be a disk of worker {worker}: it is {how}{disk.path},"
+                        f" disk {disk.disk} of worker {name} on the same host",
+                        remedy="see `rhinoctl disk list`; name a directory apart from all of these",
+                    )
+
     def deliver(self, envelope: Envelope) -> bool:
         """Take an answer; whether the envelope was one."""
         asked = None if envelope.request is None else self.asked.pop(envelope.request, None)
@@ -79,12 +113,21 @@ class DiskDesk:
         return asked is not None
 
 
-def lowest_disk(report: m.WorkerReport) -> str:
-    """The disk with the least room, by its name if there are several."""
-    for disk in report.disks if len(report.disks) > 1 else ():
-        if disk.state is DiskState.IN_USE and disk.free_bytes == report.lowest_room:
-            return f"disk {disk.disk} ({disk.path})"
-    return "its disk"
+def _host_of(address: str) -> str:
+    """The host that an agent is reached on; empty for a socket of this machine."""
+    return urlsplit(address).hostname or ""
+
+
+def _overlap(path: str, disk: str) -> str | None:
+    """How a directory has to do with that of a disk, in a word before that one: empty if it is the
+    same, None if it is apart."""
+    if not os.path.isabs(disk) or not os.path.isabs(path):
+        return None
+    path, disk = os.path.normpath(path), os.path.normpath(disk)
+    whole = os.path.commonpath([path, disk])
+    if path == disk:
+        return ""
+    return {disk: "inside ", path: "around "}.get(whole)
 
 
 def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
@@ -96,7 +139,7 @@ def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
                 yield views.Finding(
                     what=f"worker {worker}: disk {disk.disk} ({disk.path}) is lost: {disk.fault}",
                     remedy="what was on it is fetched from other holders by itself; a vnode without"
-                    " another copy waits for the disk: bring it back, then start the agent again",
+                    f" another copy waits for the disk: {give_up_lost(worker, disk.disk)}",
                 )
             elif disk.state is DiskState.RETIRING and disk.fault:
                 yield views.Finding(

@@ -30,6 +30,7 @@ from rhinoctl.protocol.liveness import (
     judge,
 )
 from rhinoctl.protocol.messages import JobReport
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import Failover
 from rhinoctl.protocol.sizes import size
@@ -530,7 +531,7 @@ class Failovers:
         if choice.to and not elsewhere.stranded:
             holders = {w for v in stranded for w in epoch.full_holders(v)} - gone.workers
             return NoCopy(
-                f"job {name}: {', '.join(sorted(choice.to))} has no whole copy of vnode"
+                f"job {name}: {named(sorted(choice.to), 'has', 'have')} no whole copy of vnode"
                 f" {listed(stranded)}",
                 remedy=f"leave --to out, or name {', '.join(sorted(holders))}",
             )

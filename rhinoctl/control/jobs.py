@@ -26,6 +26,7 @@ from rhinoctl.protocol import batches, views
 from rhinoctl.protocol.epochs import Epoch, Member, Role
 from rhinoctl.protocol.groups import Host, plan_groups
 from rhinoctl.protocol.jobs import JobSpec
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.placement import first_epoch
 from rhinoctl.protocol.ports import Clock, Envelope, Wire
 from rhinoctl.protocol.sessions import Lineage
@@ -142,8 +143,9 @@ class Jobs:
         absent = sorted(set(self._fleet.workers) - set(self._fleet.live()))
         if absent:
             raise NoSuchWorkers(
-                f"worker {', '.join(absent)} of the inventory has not reported",
-                remedy="see `rhinoctl status`; start its agent, or take it out of the inventory",
+                f"{named(absent, 'has', 'have')} not reported, of those in the inventory",
+                remedy="see `rhinoctl status`; start what is silent, or take it out of the"
+                " inventory",
             )
 
     def _check_strangers(self, name: str) -> None:
@@ -152,7 +154,7 @@ class Jobs:
         for uid, workers in self._fleet.strangers(self._registry.jobs).items():
             if uid.rpartition("-")[0] == name:
                 raise Refused(
-                    f"worker {', '.join(workers)} has a job {uid}, which this controller does not"
+                    f"{named(workers, 'has', 'have')} a job {uid}, which this controller does not"
                     f" know; a new job {name} would begin without its state",
                     remedy="take it over with `rhinoctl controller recover`; then go on with it, or"
                     f" delete it: `rhinoctl job delete {name}`",
@@ -439,7 +441,7 @@ def _decided_view(document: JobDocument, state: batches.BatchState) -> views.Dec
     if not state.lineage.fenced:
         raise WorkerUnreachable(
             f"job {document.spec.name}: {fault.detail if fault is not None else 'no answer'}"
-            + (f" from worker {', '.join(fault.workers)}" if fault and fault.workers else ""),
+            + (f" from {named(fault.workers)}" if fault and fault.workers else ""),
             remedy="all workers of the job's epoch must answer: see `rhinoctl status`",
         )
     return views.DecidedView(

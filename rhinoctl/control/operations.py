@@ -35,6 +35,7 @@ from rhinoctl.ids import NO_OPERATION, BatchTime, InstanceId, JobUid, OpId, Vnod
 from rhinoctl.protocol import handover as hm
 from rhinoctl.protocol import views
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.placement import Plan, plan_rescale, plan_switchover
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import stops
@@ -298,8 +299,8 @@ class Operations:
         down = sorted(concerned - set(self.fleet.live()))
         if down:
             raise Refused(
-                f"worker {', '.join(down)} does not answer, and the move is from it or to it",
-                remedy=f"start its agent again: {start_again(down, addresses.get(down[0], ''))}",
+                f"{named(down, 'does', 'do')} not answer, and the move is from there or to there",
+                remedy=f"start what is silent: {start_again(down, addresses.get(down[0], ''))}",
             )
         self._check_room(document.spec.uid, epoch, plan)
         owners = [plan.moves.get(Vnode(v), epoch.routes[v].owner) for v in epoch.vnodes()]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rhinoctl import limits
-from rhinoctl.control.disks import disk_findings, lowest_disk
+from rhinoctl.control.disks import disk_findings
 from rhinoctl.control.failovers import Failovers
 from rhinoctl.control.fleet import Fleet, Seen
 from rhinoctl.control.groups import Groups
@@ -13,13 +13,15 @@ from rhinoctl.control.registry import JobDocument, Registry
 from rhinoctl.ids import InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
-from rhinoctl.protocol.diagnosis import poison_remedy
+from rhinoctl.protocol.diagnosis import instance_remedy, poison_remedy
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.records import Watermarks
+from rhinoctl.protocol.rooms import low_rooms, make_room
 from rhinoctl.protocol.sizes import size
-from rhinoctl.protocol.starting import make_room, start_again, start_silent
+from rhinoctl.protocol.starting import start_again, start_silent
 from rhinoctl.protocol.unreadable import cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand
 
@@ -131,8 +133,8 @@ class Overview:
     def _stuck(self) -> Iterable[views.Finding]:
         for job, op, lost, typed in self.failovers.stuck():
             yield views.Finding(
-                what=f"job {job}: failover {op} waits for worker {', '.join(sorted(lost))},"
-                " which should inherit or vote and does not answer either",
+                what=f"job {job}: failover {op} waits for {named(sorted(lost))}, which should"
+                f" inherit or vote and {'does' if len(lost) == 1 else 'do'} not answer either",
                 remedy=f"bring any of them back: {self._start_again(lost)}, or give it up: {typed}",
             )
 
@@ -268,6 +270,7 @@ def _instance(epoch: Epoch, instance: InstanceId, report: m.JobReport | None) ->
         rss_bytes=mine.rss_bytes if mine is not None else 0,
         applied=mine.applied if mine is not None else None,
         poison=mine.poison if mine is not None else "",
+        fault=mine.fault if mine is not None else "",
     )
 
 
@@ -285,20 +288,22 @@ def _store_findings(fault: str) -> tuple[views.Finding, ...]:
 def _room_findings(workers: Iterable[views.WorkerView], fleet: Fleet) -> Iterable[views.Finding]:
     for worker in workers:
         report = fleet.workers[worker.id].report
-        if worker.room_low and report is not None:
+        for low in low_rooms(report) if worker.room_low and report is not None else ():
+            disk = f"{low.name} ({low.path})" if low.disk else "its disk"
+            cost = "once it is full, batches wait for it"
             yield views.Finding(
-                what=f"worker {worker.id}: {lowest_disk(report)} has"
-                f" {size(report.lowest_room)} left; once it is full, batches wait for it",
-                remedy=make_room(worker.id, report.lowest_room),
+                what=f"worker {worker.id}: {disk} has {size(low.free_bytes)} left;"
+                f" {cost if low.matters else 'no vnode is on it, and no batch waits for it'}",
+                remedy=make_room(low),
             )
 
 
 def store_refused(objections: Mapping[WorkerId, str]) -> str:
     """What it means that workers do not listen to the controller's store, for people."""
-    workers, reasons = ", ".join(sorted(objections)), "; ".join(sorted(set(objections.values())))
+    deaf, reasons = sorted(objections), "; ".join(sorted(set(objections.values())))
     return (
-        f"worker {workers} does not listen to this controller: {reasons}. Nothing is proposed, and"
-        " no session is given; batches of running queries go on"
+        f"{named(deaf, 'does', 'do')} not listen to this controller: {reasons}. Nothing is"
+        " proposed, and no session is given; batches of running queries go on"
     )
 
 
@@ -319,7 +324,7 @@ def _unknown_jobs(fleet: Fleet, registry: Registry) -> Iterable[views.Finding]:
         return  # said already
     for uid, workers in fleet.strangers(registry.jobs).items():
         yield views.Finding(
-            what=f"worker {', '.join(workers)} has a job {uid} that the controller does not know",
+            what=f"{named(workers, 'has', 'have')} a job {uid} that the controller does not know",
             remedy="take it over with `rhinoctl controller recover`; if it was deleted while the"
             " worker was away, delete it again after that",
         )
@@ -359,18 +364,23 @@ def _worker_findings(
 
 
 def _job_findings(jobs: Iterable[views.JobView], down: set[WorkerId]) -> tuple[views.Finding, ...]:
-    """Instances that are not ready, but for those of workers that are down: said already."""
+    """Instances that are not ready or fail at something, be there a query or not, but for those of
+    workers that are down and for poison: said already."""
     return tuple(
         views.Finding(
             what=f"instance {instance.id} of job {job.name} on worker {instance.worker}"
-            " is not ready",
-            remedy=f"its agent restarts it; if it stays so, see the instance's log on"
-            f" {instance.worker}",
+            f" {'is set back' if instance.ready else 'is not ready'}"
+            f"{': ' + instance.fault if instance.fault else ''}",
+            remedy=instance_remedy(instance.id, instance.worker),
         )
         for job in jobs
         for instance in job.instances
-        if not instance.ready and instance.worker not in down
+        if instance.worker not in down and _held_up(instance)
     )
+
+
+def _held_up(instance: views.InstanceView) -> bool:
+    return not instance.ready or bool(instance.fault and not instance.poison)
 
 
 def _poison_findings(jobs: Iterable[views.JobView]) -> Iterable[views.Finding]:

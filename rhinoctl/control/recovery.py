@@ -25,6 +25,7 @@ from rhinoctl.protocol.claims import Claim, Keepsake, Memo
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.handover import Kind, Phase
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.ports import Clock
 from rhinoctl.protocol.recovery import Failover
 
@@ -60,8 +61,8 @@ class Recovery:
         answers = sorted(set(request.without) & set(self.fleet.live()))
         if answers:
             raise Refused(
-                f"worker {', '.join(answers)} answers, and may know more than the others",
-                remedy="leave out --without for it",
+                f"{named(answers, 'answers', 'answer')}, and may know more than the others",
+                remedy=f"leave out {' '.join(f'--without {name}' for name in answers)}",
             )
 
     def plan(self, request: views.RecoverRequest) -> tuple[views.RecoveryView, Taken]:
@@ -71,8 +72,8 @@ class Recovery:
         if silent and self.refused:
             without = " ".join(f"--without {name}" for name in silent)
             raise Refused(
-                f"worker {', '.join(silent)} does not answer: what only it knows would be lost",
-                remedy=f"start its agent; or go on without it, if it is lost for good: {without}",
+                f"{named(silent, 'does', 'do')} not answer: what is known only there would be lost",
+                remedy=f"start what is silent; or go on without, if it is lost for good: {without}",
             )
         rulers = [one.ruler for one in self._reports().values() if one.ruler is not None]
         own = self.registry.claim
@@ -195,7 +196,7 @@ class Recovery:
         lacking = sorted((epoch.listeners() & self._reports().keys()) - set(there))
         notes = []
         if lacking:
-            notes.append(f"{', '.join(lacking)} has nothing of it: was it being deleted?")
+            notes.append(f"{named(lacking, 'has', 'have')} nothing of it: was it being deleted?")
         if not memo.query_id:
             notes.append("its query is not known: the next one that starts is taken for it")
         return "; ".join(notes)

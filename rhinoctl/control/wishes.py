@@ -21,6 +21,7 @@ from rhinoctl.protocol import views
 from rhinoctl.protocol.claims import NOBODY_GIVEN_UP, Memo
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.jobs import VnodeUse
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.ports import Clock
 
 
@@ -46,7 +47,7 @@ class Wishes:
         reports = self.fleet.reports(uid)
         silent = sorted(set(epoch.instances.values()) - reports.keys())
         if silent or not self.jobs.may_be_live(uid):
-            who = f"worker {', '.join(silent)} does not answer" if silent else "no query runs"
+            who = named(silent, "does not answer", "do not answer") if silent else "no query runs"
             raise Refused(
                 f"job {document.spec.name}: {who}; checkpoints are taken between its batches",
                 remedy="see `rhinoctl status`; ask again once the job runs",

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from rhinoctl.errors import (
     DeadlineExceeded,
@@ -24,6 +25,8 @@ from rhinoctl.protocol.disks import (
     DiskState,
     DiskView,
 )
+from rhinoctl.protocol.phrases import workers as named
+from rhinoctl.protocol.rooms import give_up_lost
 from rhinoctl.protocol.starting import start_again
 
 LOOK_S = 0.5
@@ -35,7 +38,13 @@ LONGEST_S = 7 * 24 * 3600.0
 STALL_S = 300.0
 """Nothing has changed for so long: a report comes every second."""
 
+BEHIND_S = 15.0
+"""Reports of a worker that answers are behind what it has answered for no longer than that."""
+
 Show = Callable[[DiskList], None]
+
+Over = Callable[[DiskList, DiskList], bool]
+"""Whether what was asked is over: by the disks as they were answered, and as they are seen now."""
 
 
 def list_disks(cluster: str | None, worker: str | None) -> DiskList:
@@ -79,7 +88,7 @@ def retire(
     action = DiskAction.GIVE_UP if lost else DiskAction.RETIRE
     request = DiskRequest(action=action, worker=worker, disk=disk)
 
-    def over(found: DiskList) -> bool:
+    def over(_: DiskList, found: DiskList) -> bool:
         return all(view.disk.state is not DiskState.RETIRING for view in found.disks)
 
     return _asked(cluster, request, over if wait else _at_once, show)
@@ -91,8 +100,11 @@ def scrub(cluster: str | None, target: str, *, wait: bool, show: Show) -> DiskLi
     worker, disk = parse_target(target)
     request = DiskRequest(action=DiskAction.SCRUB, worker=worker, disk=disk)
 
-    def over(found: DiskList) -> bool:
-        return all(view.disk.scrub.over for view in found.disks)
+    def over(asked: DiskList, found: DiskList) -> bool:
+        return all(
+            now.disk.scrub.over or not _not_before(before, now)
+            for before, now in zip(asked.disks, found.disks, strict=True)
+        )
 
     return _asked(cluster, request, over if wait else _at_once, show)
 
@@ -107,49 +119,59 @@ def parse_target(target: str) -> tuple[WorkerId, DiskId]:
     return WorkerId(worker), DiskId(disk) if disk else NO_DISK
 
 
-def _at_once(_: DiskList) -> bool:
+def _at_once(_: DiskList, __: DiskList) -> bool:
     return True
 
 
-def _asked(
-    cluster: str | None, request: DiskRequest, over: Callable[[DiskList], bool], show: Show
-) -> DiskList:
+def _asked(cluster: str | None, request: DiskRequest, over: Over, show: Show) -> DiskList:
+    """Ask it of the worker, and look at its disks until it is over, or nothing changes any more."""
     with connect(cluster) as client:
-        found = client.change_disks(request)
-        names = {view.disk.disk for view in found.disks}
-
-        def look() -> DiskList:
-            every = client.disks().disks
-            mine = (v for v in every if v.worker == request.worker and v.disk.disk in names)
-            return DiskList(disks=tuple(mine))
-
-        changed_at = time.monotonic()
-        if over(found):
+        asked = found = client.change_disks(request)
+        if over(asked, found):
             return found
         show(found)
-        for seen in looks(look, deadline_s=LONGEST_S, every_s=LOOK_S):
-            if not _follows(found, seen):
-                continue
-            if seen != found:
-                changed_at = time.monotonic()
-            found = seen
-            if over(found) or time.monotonic() - changed_at >= STALL_S:
+        asked_at = changed_at = time.monotonic()
+        current = False
+        for every in looks(client.disks, deadline_s=LONGEST_S, every_s=LOOK_S):
+            now = time.monotonic()
+            seen = _seen(found, every, request.worker)
+            if seen.disks:
+                waited = now - asked_at >= BEHIND_S and all(view.live for view in seen.disks)
+                current = current or waited or _follows(request, asked, seen)
+                if current and seen != found:
+                    found, changed_at = seen, now
+            if over(asked, found) or now - changed_at >= STALL_S:
                 break
             show(found)
     return found
 
 
-def _follows(before: DiskList, after: DiskList) -> bool:
-    """Whether a look is not older than what is known: reports come a moment after an answer."""
-    numbers = {view.disk.disk: view.disk.scrub.number for view in after.disks}
-    states = {view.disk.disk: view.disk.state for view in after.disks}
-    return bool(after.disks) and all(
-        numbers.get(view.disk.disk, 0) >= view.disk.scrub.number
-        and not (
-            view.disk.state is DiskState.RETIRING and states.get(view.disk.disk) is DiskState.IN_USE
-        )
-        for view in before.disks
+def _seen(before: DiskList, every: DiskList, worker: WorkerId) -> DiskList:
+    """The disks that were asked about in a look at all; none if their worker has told nothing yet.
+    One that it does not tell of any more was empty, and is gone."""
+    mine = {view.disk.disk: view for view in every.disks if view.worker == worker}
+    return DiskList(
+        disks=tuple(mine.get(view.disk.disk) or _gone(view) for view in before.disks if mine)
     )
+
+
+def _gone(view: DiskView) -> DiskView:
+    scrub = replace(view.disk.scrub, over=True)
+    disk = replace(view.disk, state=DiskState.EMPTY, vnodes=0, bytes=0, fault="", scrub=scrub)
+    return replace(view, disk=disk)
+
+
+def _follows(request: DiskRequest, asked: DiskList, seen: DiskList) -> bool:
+    """Whether a look is not older than the answer, which reports follow a moment later. Looks after
+    that are newer, whatever they say: an agent that is started again counts its scrubs anew."""
+    if request.action is DiskAction.SCRUB:
+        return all(map(_not_before, asked.disks, seen.disks))
+    older = DiskState.LOST if request.action is DiskAction.GIVE_UP else DiskState.IN_USE
+    return all(view.disk.state is not older for view in seen.disks)
+
+
+def _not_before(asked: DiskView, seen: DiskView) -> bool:
+    return seen.disk.scrub.number >= asked.disk.scrub.number
 
 
 # --- how it ended --------------------------------------------------------------------------------
@@ -162,13 +184,13 @@ def error_of_list(found: DiskList) -> RhinoError | None:
     if lost:
         return Degraded(
             f"{_names(lost)} {'is' if len(lost) == 1 else 'are'} lost",
-            remedy="what was on it is fetched from other workers by itself; to have it back, mount"
-            " it and start the agent of its worker again",
+            remedy="what was on it is fetched from other workers by itself; "
+            + give_up_lost(lost[0].worker, lost[0].disk.disk),
         )
     if silent:
         return WorkerUnreachable(
-            f"worker {', '.join(silent)} does not answer: its disks are as they were last seen",
-            remedy=f"bring it back: {start_again(silent)}",
+            f"{named(silent, 'does', 'do')} not answer: disks there are as they were last seen",
+            remedy=f"bring back what is silent: {start_again(silent)}",
         )
     return None
 
@@ -179,7 +201,8 @@ def error_of_retirement(found: DiskList, *, waited: bool) -> RhinoError | None:
     if not left or not waited:
         return None
     (view,) = left
-    why = view.disk.fault or f"nothing has left it for {STALL_S:.0f} s"
+    silent = "" if view.live else f"worker {view.worker} does not answer"
+    why = silent or view.disk.fault or f"nothing has left it for {STALL_S:.0f} s"
     return DeadlineExceeded(
         f"{_name(view)} is not empty: {view.disk.vnodes} vnodes are on it; {why}",
         remedy="it goes on by itself; see `rhinoctl disk list` and `rhinoctl status`",
@@ -197,6 +220,15 @@ def error_of_scrub(found: DiskList, *, waited: bool) -> RhinoError | None:
             remedy="it serves nobody any more, and a good copy comes in its place by itself; if"
             " there are more, replace the disk: `rhinoctl disk retire`, or, for d1, which has the"
             " worker's log, `rhinoctl drain`",
+        )
+    there = [view for view in found.disks if view.disk.state is not DiskState.LOST]
+    forgot = [view for view in there if not view.disk.scrub.number]
+    if waited and forgot:
+        worker = forgot[0].worker
+        return DeadlineExceeded(
+            f"the agent of worker {worker} was started again, and has forgotten the scrub of"
+            f" {_names(forgot)}",
+            remedy=f"begin it again: `rhinoctl disk scrub {worker}`",
         )
     if waited and not all(view.disk.scrub.over for view in found.disks):
         return DeadlineExceeded(

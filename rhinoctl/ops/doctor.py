@@ -10,6 +10,7 @@ from rhinoctl.ops.offset_log import read_offset_log
 from rhinoctl.protocol.diagnosis import Facts, diagnose
 from rhinoctl.protocol.evidence import ClusterEvidence
 from rhinoctl.protocol.findings import Finding, Fix, State, worst
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.views import CheckpointRequest
 
 
@@ -95,7 +96,7 @@ def _done(client: ControlClient, finding: Finding) -> str:
             )
         view = client.repair(finding.target)
         return (
-            f"asked worker {', '.join(view.asked) or '(none)'} again:"
+            f"asked {named(view.asked) if view.asked else 'no worker'} again:"
             f" {finding.target} is {view.operation.phase.value}"
         )
     except RhinoError as error:

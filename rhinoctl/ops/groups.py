@@ -12,6 +12,7 @@ from rhinoctl.ids import WorkerId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import looks
 from rhinoctl.protocol.epochs import Role
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.views import GroupsRequest, GroupsView, GroupView, MemberView
 
 Groups = GroupsView
@@ -150,8 +151,8 @@ def error_of(view: GroupsView) -> Degraded | None:
     missing = wanted_copies(view) - full_copies(view)
     if view.unreadable:
         return Degraded(
-            f"worker {', '.join(sorted(view.unreadable))} cannot read what it has of job {view.job}"
-            " and gets no copies of it",
+            f"{named(sorted(view.unreadable), 'has', 'have')} something of job {view.job} that"
+            " cannot be read, and no copies of it are made there",
             remedy="see `rhinoctl doctor` for what becomes of it",
         )
     if not missing:

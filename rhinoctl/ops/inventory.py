@@ -17,6 +17,7 @@ from rhinoctl.config.inventory import (
     read_inventory,
 )
 from rhinoctl.errors import InventoryExists, UnwritableDirectory
+from rhinoctl.protocol.phrases import workers as named
 
 USUAL_FILE = Path(FILE)
 """Of the commands that are given no other one."""
@@ -144,7 +145,7 @@ def _remarks(inventory: Inventory) -> Sequence[str]:
     racks = {worker.rack for worker in workers}
     if None in racks and len(racks) > 1:
         lone = [worker.id for worker in workers if worker.rack is None]
-        found.append(f"worker {', '.join(lone)} has no rack: each such counts as a rack of its own")
+        found.append(f"{named(lone, 'has', 'have')} no rack: each such counts as a rack of its own")
     for what, file in sorted(_local_files(inventory)):
         if not os.path.exists(os.path.expanduser(file)):
             found.append(f"{what} {file} is not there on this machine")

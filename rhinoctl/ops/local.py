@@ -30,6 +30,7 @@ from rhinoctl.errors import (
 from rhinoctl.ids import WorkerId
 from rhinoctl.ops.endings import problem_in
 from rhinoctl.protocol import codec
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.views import Health, StatusView, WorkerView
 from rhinoctl.remote import local as remote
 from rhinoctl.remote.local import Processes, ProcessName
@@ -158,7 +159,7 @@ def up(request: UpRequest, say: Say, processes: Processes | None = None) -> Loca
             raise
         view = replace(_view(directory, cluster, processes), started=plan.start)
         if status.refused_by:
-            say(f"worker {', '.join(status.refused_by)} does not listen to this controller:{SEE}")
+            say(f"{named(status.refused_by, 'does', 'do')} not listen to this controller:{SEE}")
             return replace(view, health=Health.DEGRADED)
         return view
 

@@ -27,6 +27,7 @@ from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import LOOK_S, looks
 from rhinoctl.ops.vnodes import parse_vnodes
 from rhinoctl.protocol.handover import ENDED, Kind, Phase
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.views import (
     AbortRequest,
     HandoverRequest,
@@ -162,7 +163,9 @@ def _unrepaired(view: RepairView) -> RhinoError | None:
         return error_of(operation)
     waits = "; ".join(view.waits_for) or "the next report of its workers"
     if view.silent:
-        remedy = f"bring worker {', '.join(view.silent)} back, or give it up: `rhinoctl failover`"
+        remedy = (
+            f"bring {named(view.silent)} back, or give it up: `rhinoctl failover {view.silent[0]}`"
+        )
     elif operation.kind is Kind.FAILOVER or operation.phase is Phase.MARKED:
         remedy = f"it ends by itself: `rhinoctl op watch {operation.id}`"
     elif operation.phase is Phase.PAUSED:

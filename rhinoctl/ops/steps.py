@@ -35,6 +35,7 @@ from rhinoctl.ops.groups import full_copies, is_good, wanted_copies
 from rhinoctl.ops.local import not_back
 from rhinoctl.ops.processes import Process
 from rhinoctl.ops.vnodes import format_vnodes
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.views import GroupsRequest, GroupsView, StatusView
 from rhinoctl.remote.deployed import STARTED, make_directories
 from rhinoctl.remote.environment import Environment
@@ -258,9 +259,9 @@ class Health:
             refused = self._status(self._cluster).refused_by
         except RhinoError:
             return ()
-        names = ", ".join(refused)
         why = "its store is new, or older than what they know: `rhinoctl controller recover`"
-        return (f"worker {names} does not listen to this controller: {why}",) if refused else ()
+        who = named(refused, "does", "do")
+        return (f"{who} not listen to this controller: {why}",) if refused else ()
 
     def addresses(self) -> dict[str, str]:
         """Where the controller looks for workers. Raises NotRunning and its like."""

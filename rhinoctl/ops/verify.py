@@ -9,6 +9,7 @@ from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.ops.cluster import connect
 from rhinoctl.ops.looks import looks
 from rhinoctl.ops.vnodes import format_vnodes, parse_vnodes
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.starting import start_again
 from rhinoctl.protocol.verification import Checked, CheckedCheckpoint
 from rhinoctl.protocol.views import VerifiedCopy, VerifyRequest, VerifyView
@@ -178,20 +179,20 @@ def _unanswered(view: VerifyView) -> RhinoError | None:
     gone, late = silent(view), waiting(view)
     if view.unreadable:
         return Degraded(
-            f"what worker {', '.join(sorted(view.unreadable))} has of job {view.job} could not be"
+            f"what {named(sorted(view.unreadable), 'has', 'have')} of job {view.job} could not be"
             f" looked at: {'; '.join(sorted(set(view.unreadable.values())))}",
             remedy="see `rhinoctl doctor` for what becomes of it, then verify again",
         )
     if gone:
         return WorkerUnreachable(
-            f"worker {', '.join(gone)} does not answer: what it has of job {view.job} is not"
+            f"{named(gone, 'does', 'do')} not answer: what of job {view.job} is there is not"
             " verified",
-            remedy=f"bring it back: {start_again(gone)}, then verify again",
+            remedy=f"bring back what is silent: {start_again(gone)}, then verify again",
         )
     if late:
         return DeadlineExceeded(
-            f"worker {', '.join(late)} has read nothing for {STALL_S:.0f} s and is not through",
-            remedy="look at its disk and at `rhinoctl status`; verify fewer vnodes with --vnodes",
+            f"{named(late, 'has', 'have')} read nothing for {STALL_S:.0f} s, and not all is read",
+            remedy="look at the disks and at `rhinoctl status`; verify fewer vnodes with --vnodes",
         )
     failed, broken = unread(view), [copy for copy in view.copies if copy.broken]
     if failed:

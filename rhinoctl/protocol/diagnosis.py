@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rhinoctl import limits
-from rhinoctl.ids import JobName, Vnode, WorkerId
+from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
 from rhinoctl.protocol.disks import DiskState
 from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
 from rhinoctl.protocol.failover import GivenUp, plan_cut
@@ -16,10 +16,12 @@ from rhinoctl.protocol.findings import Check, Finding, Fix, State
 from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.jobs import VnodeUse
 from rhinoctl.protocol.liveness import Verdict
-from rhinoctl.protocol.messages import JobReport, WorkerReport
+from rhinoctl.protocol.messages import InstanceReport, JobReport, WorkerReport
 from rhinoctl.protocol.offset_findings import newest_decided, offset_findings
 from rhinoctl.protocol.pacing import batches_between
-from rhinoctl.protocol.starting import make_room, start_silent
+from rhinoctl.protocol.phrases import workers as named
+from rhinoctl.protocol.rooms import give_up_lost, low_rooms, make_room
+from rhinoctl.protocol.starting import start_silent
 from rhinoctl.protocol.unreadable import cannot_read, cost_of, remedy_for, stranger_remedy
 from rhinoctl.protocol.waiting import by_hand, listed
 
@@ -81,12 +83,11 @@ def _store(cluster: ClusterEvidence) -> Iterator[Finding]:
             remedy="make room on the controller's disk; it goes on by itself",
         )
     if cluster.objections:
-        deaf = ", ".join(sorted(cluster.objections))
         said = [f"{worker}: {why}" for worker, why in sorted(cluster.objections.items())]
         yield Finding(
             check=Check.STORE_REFUSED,
             state=State.BROKEN,
-            what=f"worker {deaf}: does not listen to this controller",
+            what=f"{named(sorted(cluster.objections), 'does', 'do')} not listen to this controller",
             evidence="; ".join(said),
             cost="batches of running queries go on; no operation, failover or new session does",
             remedy=RECOVER,
@@ -143,7 +144,7 @@ def _epochs(
         yield Finding(
             check=Check.EPOCH_BEHIND,
             state=State.DEGRADED,
-            what=f"job {job.name}: worker {', '.join(behind)} does not know the newest epoch",
+            what=f"job {job.name}: {named(behind, 'does', 'do')} not know the newest epoch",
             evidence=f"epoch {job.epoch.number} is decided since batch {job.epoch_from}",
             cost="none while the others live; it learns of it with the next batch",
             remedy=f"start the query of {job.name}, or wait for its next batch",
@@ -158,18 +159,7 @@ def _workers(cluster: ClusterEvidence) -> Iterator[Finding]:
         yield from _silent(cluster, worker)
         yield from _not_empty(cluster, worker)
         if worker.live and worker.report is not None:
-            free = worker.report.lowest_room
-            if free < limits.ROOM_LOW_BYTES:
-                full = free < limits.DISK_FULL_BYTES
-                which = _disk_of(worker.report)
-                yield Finding(
-                    check=Check.DISK_LOW,
-                    state=State.BROKEN if full else State.DEGRADED,
-                    what=f"worker {worker.id}: {which} is {'full' if full else 'nearly full'}",
-                    evidence=f"{free >> 20} MB are free",
-                    cost="batches wait when a record cannot be written; copies are not taken",
-                    remedy=make_room(worker.id, free),
-                )
+            yield from _low_disks(worker.report)
             yield from _lost_disks(worker, worker.report)
             yield from _strange(cluster, worker.id, worker.report)
 
@@ -201,10 +191,18 @@ def _unreadable(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]
         )
 
 
-def _disk_of(report: WorkerReport) -> str:
-    """The disk that has the least room, by its name if there are several."""
-    lowest = [disk for disk in report.disks if disk.free_bytes == report.lowest_room]
-    return f"disk {lowest[0].disk}" if lowest and len(report.disks) > 1 else "the disk"
+def _low_disks(report: WorkerReport) -> Iterator[Finding]:
+    for low in low_rooms(report):
+        yield Finding(
+            check=Check.DISK_LOW,
+            state=State.BROKEN if low.full else State.DEGRADED,
+            what=f"worker {report.worker}: {low.name} is {'full' if low.full else 'nearly full'}",
+            evidence=f"{low.free_bytes >> 20} MB are free",
+            cost="batches wait when a record cannot be written; copies are not taken"
+            if low.matters
+            else "none: no vnode is on it, and no batch waits for it",
+            remedy=make_room(low),
+        )
 
 
 def _lost_disks(worker: WorkerEvidence, report: WorkerReport) -> Iterator[Finding]:
@@ -216,7 +214,7 @@ def _lost_disks(worker: WorkerEvidence, report: WorkerReport) -> Iterator[Findin
                 what=f"worker {worker.id}: disk {disk.disk} is lost",
                 evidence=f"{disk.path}: {disk.fault}",
                 cost="what was on it is fetched from other holders; without one, its vnodes wait",
-                remedy="bring it back and start the agent again, or let the copies be made anew",
+                remedy=give_up_lost(worker.id, disk.disk),
             )
 
 
@@ -300,6 +298,7 @@ def _instances(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Itera
             continue  # its worker is silent, which is said already
         mine = report.instances.get(instance)
         if mine is not None and mine.ready:
+            yield from _set_back(job, instance, worker, mine)
             continue
         missing = mine is None
         fault = mine.fault if mine is not None else "its agent does not report it"
@@ -310,9 +309,31 @@ def _instances(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Itera
             f" {'is missing' if missing else 'is not ready'}",
             evidence=fault or f"process {mine.pid if mine else '-'} has not opened its vnodes",
             cost=f"batches wait: it owns {len(job.epoch.owned_by(instance))} vnodes",
-            remedy=f"its agent restarts it by itself; if it stays so, see its log on {worker}, or"
-            f" move what it owns: `rhinoctl failover {instance}`",
+            remedy=instance_remedy(instance, worker),
         )
+
+
+def _set_back(
+    job: JobEvidence, instance: InstanceId, worker: WorkerId, mine: InstanceReport
+) -> Iterator[Finding]:
+    """An instance that runs, and fails at the same thing again and again."""
+    if mine.fault and not mine.poison:  # said already
+        yield Finding(
+            check=Check.INSTANCE_SET_BACK,
+            state=State.BROKEN,
+            what=f"instance {instance} of job {job.name} on worker {worker} is set back",
+            evidence=mine.fault,
+            cost=f"batches wait: it owns {len(job.epoch.owned_by(instance))} vnodes",
+            remedy=instance_remedy(instance, worker),
+        )
+
+
+def instance_remedy(instance: InstanceId, worker: WorkerId) -> str:
+    """What helps an instance that is not ready, or fails."""
+    return (
+        f"its agent tries again by itself; if it stays so, see its log on {worker}, or move what it"
+        f" owns: `rhinoctl failover {instance}`"
+    )
 
 
 def _poison(job: JobEvidence, reports: Mapping[WorkerId, JobReport]) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ class Check(Enum):
     EPOCH_BEHIND = "epoch-behind"
     INSTANCE_MISSING = "instance-missing"
     INSTANCE_NOT_READY = "instance-not-ready"
+    INSTANCE_SET_BACK = "instance-set-back"
     POISON_BATCH = "poison-batch"
     OWNER_NOT_WHOLE = "owner-not-whole"
     COPIES_LACKING = "copies-lacking"

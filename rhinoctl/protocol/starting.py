@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Final
 
-from rhinoctl import limits
-
 CONTROLLER: Final = "controller"
 """The controller's name among processes and hosts; an agent's is its worker's."""
 
@@ -39,16 +37,3 @@ def start_silent(name: str, address: str = "") -> str:
     if is_deployed(address):
         return f"{started}; {hung} `rhinoctl restart {name}`"
     return f"{started}; {hung} `rhinoctl local down` before it"
-
-
-def make_room(worker: str, free: int) -> str:
-    """What to do about a disk with so many bytes free: a drain needs batches, and so some room."""
-    if free < limits.DISK_FULL_BYTES:
-        return (
-            "make room on its file system: batches go on by themselves; if it cannot be made, let"
-            f" copies take over: `rhinoctl failover {worker}`"
-        )
-    return (
-        f"make room on its file system, or empty it: `rhinoctl drain {worker}`; it goes on by"
-        " itself"
-    )

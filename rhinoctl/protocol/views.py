@@ -235,7 +235,8 @@ class OperationView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
     """An instance of a job: where it runs, what it owns and how far it is. `poison` names the
-    decided batch that its operator cannot apply, and why; empty if there is none."""
+    decided batch that its operator cannot apply, and why; `fault` is what it failed at last, until
+    it has done something since; both are empty if there is none."""
 
     id: InstanceId
     worker: WorkerId
@@ -246,6 +247,7 @@ class InstanceView:
     rss_bytes: int
     applied: BatchTime | None
     poison: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

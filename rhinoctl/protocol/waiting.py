@@ -7,6 +7,7 @@ from rhinoctl.ids import WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.handover import Facts, Handover, Phase, unready
+from rhinoctl.protocol.phrases import workers as named
 from rhinoctl.protocol.recovery import Failover
 
 SHOWN = 8
@@ -29,7 +30,7 @@ def waits_for(state: Handover, facts: Facts) -> tuple[str, ...]:
         found.append(f"the record that begins epoch {state.proposal.number}")
     silent = facts.epoch.voters() - facts.reached.keys()
     if silent:
-        found.append(f"worker {', '.join(sorted(silent))}, without whose seal nothing is decided")
+        found.append(f"{named(sorted(silent))}, without whose seal nothing is decided")
     return tuple(found)
 
 
@@ -41,7 +42,8 @@ def failover_waits_for(state: Failover, facts: Facts) -> tuple[str, ...]:
         voters = state.proposal.voters() if state.proposal is not None else frozenset()
         silent = voters - facts.reached.keys()
         cut = "the cut, which the holder of the session seals"
-        who = f"worker {', '.join(sorted(silent))}, which must seal the cut and does not answer"
+        must = "which must seal the cut and "
+        who = named(sorted(silent)) + f", {must}{'does' if len(silent) == 1 else 'do'} not answer"
         return (cut, who) if silent else (cut,)
     late = []
     for vnode in state.origins:
@@ -55,7 +57,7 @@ def failover_waits_for(state: Failover, facts: Facts) -> tuple[str, ...]:
 def _everybody(number: int, facts: Facts) -> tuple[str, ...]:
     """Who has not said yet that an epoch holds."""
     behind = [w for w in sorted(facts.epoch.listeners()) if facts.reached.get(w, 0) < number]
-    found = [f"worker {', '.join(behind)} to report epoch {number}"] if behind else []
+    found = [f"{named(behind)} to report epoch {number}"] if behind else []
     if facts.driver_epoch is not None and facts.driver_epoch < number:
         found.append(f"the driver to report epoch {number}")
     return tuple(found)

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rhinoctl.ops import disks as ops
-from rhinoctl.protocol.disks import DiskList, DiskState, DiskView
+from rhinoctl.protocol.disks import DiskList, DiskState, DiskView, ScrubView
 from rhinoctl.render.tables import columns, spaced
 from rhinoctl.render.units import counted, size
 
@@ -85,12 +85,18 @@ def scrub_table(found: DiskList) -> RenderableType:
             size(scrub.total_bytes),
             str(scrub.files),
             str(len(scrub.bad)),
-            "done" if scrub.over else "reading",
+            _scrub_state(scrub),
         )
     bad = [
         Text.assemble(("bad: ", "yellow"), line) for v in found.disks for line in v.disk.scrub.bad
     ]
     return spaced([table, Group(*bad) if bad else None])
+
+
+def _scrub_state(scrub: ScrubView) -> str:
+    if not scrub.number:
+        return "not read"
+    return "done" if scrub.over else "reading"
 
 
 def scrub_line(found: DiskList) -> str:

@@ -238,6 +238,7 @@ def job_table(job: JobView) -> RenderableType:
     there = _fewer_instances(job)
     fewer = {"instances": f"{there}; again: {_as_many_again(job)}"} if there else {}
     poison = {} if not _poisons(job) else {"cannot apply": _poisons(job)}
+    set_back = {} if not _faults(job) else {"set back": _faults(job)}
     replicated = {} if not job.applied_bytes else {"replicated": _replicated(job)}
     return spaced(
         [
@@ -253,6 +254,7 @@ def job_table(job: JobView) -> RenderableType:
                     "last batch": f"{job.batch or '-'} (generation/batch)",
                     **watermark,
                     **poison,
+                    **set_back,
                     "operation": job.operation or "-",
                     **fewer,
                     **({"began empty": _began_empty(job)} if job.forfeited else {}),
@@ -268,6 +270,12 @@ def job_table(job: JobView) -> RenderableType:
 def _poisons(job: JobView) -> str:
     """Decided batches that instances cannot apply, and why; `rhinoctl status` says what to do."""
     return "; ".join(dict.fromkeys(each.poison for each in job.instances if each.poison))
+
+
+def _faults(job: JobView) -> str:
+    """What instances fail at, but for poison."""
+    failing = (each for each in job.instances if each.fault and not each.poison)
+    return "; ".join(f"{each.id} on {each.worker}: {each.fault}" for each in failing)
 
 
 def _fewer_instances(job: JobView) -> str:

@@ -24,6 +24,12 @@ from rhinoctl.state.spread import MARKER, MOVED, MOVING, Member, Place, SpreadDi
 
 LIST = "disks.json"
 
+_INCARNATION = "incarnation.json"
+"""On each first disk: what an agent writes before anything else (`next_incarnation`)."""
+
+_READ_MAX = 1 << 16
+"""A file of somebody else that has the name of one of ours is not read in whole."""
+
 _HARMLESS = frozenset({"lost+found", MARKER})
 """What an empty file system has, and what a broken off `add` leaves."""
 
@@ -218,6 +224,10 @@ class Disks:
                 inside = "inside" if path.startswith(there) else "around"
                 why = f"it is {inside} {there}, disk {member.name} of this worker"
                 raise self._refused(path, why, "name a directory beside it")
+        around = _disk_around(path)
+        if around:
+            why = f"it is inside {around}, a disk of another worker"
+            raise self._refused(path, why, "name a directory beside it")
 
     def _check_empty(self, disk: RoomyDisk, path: str) -> None:
         names = set(disk.list(""))
@@ -349,6 +359,27 @@ class Disks:
         except OSError:
             member.state = before
             raise
+
+
+def _disk_around(path: str) -> str:
+    """The nearest directory above that some worker has for a disk; empty if there is none."""
+    above = os.path.dirname(path)
+    while above != path:
+        if any(_is_ours(f"{above}/{name}") for name in (MARKER, _INCARNATION)):
+            return above
+        path, above = above, os.path.dirname(above)
+    return ""
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a file is there that an agent has written, and nobody else with that name."""
+    try:
+        with open(file, "rb") as content:
+            data = content.read(_READ_MAX)
+        decode_checked(data, path=file) if file.endswith(MARKER) else codec.loads(int, data)
+    except (OSError, CorruptFile, codec.CodecError):
+        return False
+    return True
 
 
 def _number(name: DiskId) -> int:

@@ -119,6 +119,48 @@ def test_retire_waits_until_the_disk_is_empty(
     assert len(controller.asked) == 6
 
 
+def test_retire_ends_though_the_agent_was_started_again_and_counts_its_scrubs_anew(
+    controller: FakeController, run: Any
+) -> None:
+    scrubbed = ScrubView(number=2, over=True)
+    controller.answers["POST", DISKS] = retiring(8, scrub=scrubbed)
+    looks = [retiring(1, scrub=scrubbed), retiring(1), retiring(0)]
+    controller.answers["GET", DISKS] = looks
+    ended = run("disk", "retire", "w1:d2")
+    assert ended.exit_code == Exit.DONE
+    assert "may be taken away" in ended.stdout
+
+
+def test_retire_ends_if_the_agent_was_started_again_before_the_first_look(
+    controller: FakeController, run: Any
+) -> None:
+    controller.answers["POST", DISKS] = retiring(8, scrub=ScrubView(number=2, over=True))
+    controller.answers["GET", DISKS] = [retiring(1), retiring(0)]
+    assert run("disk", "retire", "w1:d2").exit_code == Exit.DONE
+
+
+def test_retire_ends_if_the_empty_disk_is_gone_already(
+    controller: FakeController, run: Any
+) -> None:
+    controller.answers["POST", DISKS] = retiring(8)
+    nothing = DiskList(disks=())  # of a controller that was started again
+    looks = [retiring(1), nothing, fake.disks(fake.disk("w1", "d1"))]
+    controller.answers["GET", DISKS] = looks
+    ended = run("disk", "retire", "w1:d2")
+    assert ended.exit_code == Exit.DONE
+    assert "may be taken away" in ended.stdout
+
+
+def test_retire_gives_up_on_a_worker_that_is_never_heard_of_again(
+    controller: FakeController, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "STALL_S", 0.1)
+    controller.answers["POST", DISKS] = retiring(8)
+    controller.answers["GET", DISKS] = fake.disks(fake.disk("w1", "d2", live=False))
+    ended = run("disk", "retire", "w1:d2")
+    assert ended.exit_code == Exit.DEGRADED
+
+
 def test_retire_without_waiting(controller: FakeController, run: Any, golden: Any) -> None:
     controller.answers["POST", DISKS] = retiring(8)
     ended = run("disk", "retire", "w1:d2", "--no-wait")
@@ -181,6 +223,24 @@ def test_a_scrub_in_which_nothing_is_read_any_more(
     ended = run("disk", "scrub", "w1")
     assert ended.exit_code == Exit.DEGRADED
     golden("disk-scrub-stalled", ended)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_scrub_of_which_a_restarted_agent_knows_nothing(
+    controller: FakeController,
+    run: Any,
+    golden: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    looked: bool,
+) -> None:
+    monkeypatch.setattr(ops, "BEHIND_S", 0.05)
+    controller.answers["POST", DISKS] = scrubbing(0)
+    first = [scrubbing(5_000_000)] if looked else []
+    forgotten = fake.disks(fake.disk("w1", "d2", scrub=ScrubView(over=True)))
+    controller.answers["GET", DISKS] = [*first, forgotten]
+    ended = run("disk", "scrub", "w1:d2")
+    assert ended.exit_code == Exit.DEGRADED
+    golden("disk-scrub-forgotten", ended)
 
 
 def test_ctrl_c_ends_the_waiting_only(

@@ -221,6 +221,15 @@ def test_a_batch_that_cannot_be_applied_is_shown_with_the_operator_s_words(
     assert poison in " ".join(run("status").stdout.split())
 
 
+def test_what_an_instance_fails_at_is_shown_with_its_job(
+    controller: FakeController, run: Any
+) -> None:
+    failing = fake.instance(0, "w1", range(2), fault="000012.sst is torn (corrupt-file)")
+    controller.answers["GET", "/v1/jobs/clicks"] = fake.job(instances=(failing,), vnodes=2)
+    shown = " ".join(run("job", "show", "clicks").stdout.split())
+    assert "set back i0 on w1: 000012.sst is torn (corrupt-file)" in shown
+
+
 def test_version(run: Any) -> None:
     image = json.loads(run("version", "--json").stdout)
     assert image.keys() == {"rhinoctl", "protocol", "format", "python", "pyspark"}

@@ -285,6 +285,7 @@ def test_what_nobody_else_has_waits_for_its_disk() -> None:
     assert world.controller_views() == ()
     (finding,) = [f for f in world.status().findings if "d2" in f.what]
     assert "worker w1: disk d2 (/w1/2) is lost" in finding.what
+    assert "`rhinoctl disk retire w1:d2 --lost`" in finding.remedy
     host.kill_agent()
     host.further[SECOND] = disk
     host.start_agent()

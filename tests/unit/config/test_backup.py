@@ -339,8 +339,11 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotRunning):
         backup.restore_backup(tmp_path, tmp_path / "b")
     directory = cluster_in(tmp_path / "c")
-    with pytest.raises(NotRunning, match="store"):
+    with pytest.raises(NotRunning, match="store") as caught:
         backup.write_backup(directory, tmp_path / "b", now=0.0)
+    assert "`rhinoctl controller recover`" in caught.value.remedy
+    assert "`rhinoctl controller restore FILE`" in caught.value.remedy
+    assert "--cluster" not in caught.value.remedy, "it is the right directory"
     opened(directory).close()
     with pytest.raises(Refused, match="cannot read"):
         backup.restore_backup(directory, tmp_path / "b")

@@ -59,9 +59,9 @@ class Desk:
 
 class Worker:
     """An agent without disk and instances. `use` is what it reports of copies that it is to warm,
-    `ready` of instances, and it tells of applies up to `told_until`. `silent`: it takes nothing and
-    answers nothing; `mute`: it does not answer the controller; `apart`: it does, but is of another
-    version. `host` is what its host allows."""
+    `ready` and `fault` of instances, and it tells of applies up to `told_until`. `silent`: it takes
+    nothing and answers nothing; `mute`: it does not answer the controller; `apart`: it does, but is
+    of another version. `host` is what its host allows."""
 
     def __init__(self, name: WorkerId, wire: FakeWire, clock: FakeClock) -> None:
         self.host: dict[str, Any] = {"free_bytes": 1 << 30}
@@ -70,6 +70,7 @@ class Worker:
         self.desired: dict[JobUid, m.DesiredJob] = {}
         self.use = VnodeUse.FOLLOWING
         self.ready = True
+        self.fault = ""
         self.told_until = BatchTime(1 << 30, 0)
         self.silent = False
         self.mute = False
@@ -141,6 +142,7 @@ class Worker:
                     pid=1,
                     incarnation=1,
                     ready=self.ready,
+                    fault=self.fault,
                     applied=None,
                     applies=tuple(
                         item

@@ -89,6 +89,20 @@ def test_a_silent_worker_does_not_keep_the_calls_waiting() -> None:
 # --- what people see -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_what_an_instance_fails_at_is_said_though_no_query_runs(ready: bool) -> None:
+    bench = started()
+    assert bench.call(lambda c: c.status()).findings == ()
+    bench.workers[W2].ready, bench.workers[W2].fault = ready, "w1: 000012.sst is torn"
+    bench.run(2.0)
+    status = bench.call(lambda c: c.status())
+    assert status.health is Health.DEGRADED
+    (finding,) = status.findings
+    assert "on worker w2" in finding.what
+    assert "000012.sst is torn" in finding.what
+    assert "`rhinoctl failover i1`" in finding.remedy
+
+
 def test_status_names_what_is_wrong_and_what_to_type() -> None:
     bench = started()
     bench.run(1.5)

@@ -104,7 +104,7 @@ def test_a_deployment_tells_who_does_not_listen_to_its_controller(world: World) 
     for view in (world.deploy(), world.deploy("w1")):
         assert exit_of(view) is Exit.DEGRADED
         (said,) = view.unwell
-        assert said.startswith("worker w1, w2 does not listen to this controller")
+        assert said.startswith("workers w1, w2 do not listen to this controller")
         assert "rhinoctl controller recover" in said
     world.refused_by = ()
     assert exit_of(world.deploy()) is Exit.DONE

@@ -287,11 +287,17 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         POOR,
         "disk d2",
     ),
+    "an added disk without a vnode that is full": (
+        cluster(worker(W1, disks=(disk("d1"), disk("d2", vnodes=0, free_bytes=1)))),
+        Check.DISK_LOW,
+        POOR,
+        "rhinoctl disk retire w1:d2",
+    ),
     "a disk that is lost": (
         cluster(worker(W1, disks=(disk("d1"), disk("d2", state=DiskState.LOST, free_bytes=0)))),
         Check.DISK_LOST,
         POOR,
-        "d2 is lost",
+        "`rhinoctl disk retire w1:d2 --lost`",
     ),
     "an owner that cannot read its job": (
         cluster(blind(TORN)),
@@ -319,6 +325,12 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         Check.INSTANCE_NOT_READY,
         BAD,
         "lock is held",
+    ),
+    "an instance that fails again and again": (
+        at_w1(instances={I0: replace(REPORTS[W1].instances[I0], fault="000012.sst is torn")}),
+        Check.INSTANCE_SET_BACK,
+        BAD,
+        "000012.sst is torn",
     ),
     "a decided batch that cannot be applied": (
         at_w1(instances={I0: replace(REPORTS[W1].instances[I0], poison="batch 0/40: too large")}),

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rhinoctl import limits
-from rhinoctl.protocol.starting import make_room, start_again, start_silent
+from rhinoctl.protocol.starting import start_again, start_silent
 
 
 @pytest.mark.parametrize("address", ["https://c1:7470", "grpc+tls://w3:7471"])
@@ -31,9 +30,3 @@ def test_one_that_may_hang_is_restarted_for_a_start_leaves_what_runs() -> None:
     assert local == "`rhinoctl local up`; one that runs and hangs: `rhinoctl local down` before it"
     both = start_silent("w3")
     assert "`rhinoctl restart w3` (local cluster: `rhinoctl local down`, then `local up`)" in both
-
-
-def test_a_full_disk_is_not_advised_to_be_drained_which_needs_room() -> None:
-    assert "drain" not in make_room("w3", 0)
-    assert "`rhinoctl failover w3`" in make_room("w3", 0)
-    assert "`rhinoctl drain w3`" in make_room("w3", limits.DISK_FULL_BYTES)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rhino_agent.agent import next_incarnation
 from rhinoctl.errors import CorruptFile, DiskFull, DiskRefused, RhinoError, UnknownDisk
 from rhinoctl.ids import DiskId
 from rhinoctl.protocol.disks import DiskState
@@ -108,6 +109,22 @@ def test_another_workers_disk_is_named(site: Site) -> None:
     site.start("d2")
     other = site.start(worker="w2", first="other")
     assert "disk of worker w1 of cluster c" in refused(lambda: other.add(site.path("d2")))
+
+
+@pytest.mark.parametrize("above", ["d1", "d2", "link"])
+def test_a_directory_inside_another_workers_disk_is_refused(site: Site, above: str) -> None:
+    """Also for one that nobody heard of yet, or that is named by another way."""
+    next_incarnation(site.start("d2").spread)
+    os.symlink(site.path("d2"), site.path("link"))
+    other = site.start(worker="w2", first="other")
+    assert "inside" in refused(lambda: other.add(site.path(f"{above}/deep/new")))
+    assert not os.path.exists(site.path(f"{above}/deep"))
+
+
+def test_a_file_of_somebody_else_above_a_directory_does_not_matter(site: Site) -> None:
+    for name in ("disk.json", "incarnation.json"):
+        (site.root / name).write_text("{}")
+    site.start().add(site.path("d2"))
 
 
 def test_a_worker_that_lost_its_first_disk_does_not_take_its_others_for_its_own(
