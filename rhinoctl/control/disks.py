@@ -12,7 +12,15 @@ from rhinoctl.errors import DeadlineExceeded, UnknownWorker, WorkerUnreachable, 
 from rhinoctl.ids import WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
-from rhinoctl.protocol.disks import DiskList, DiskReport, DiskRequest, DiskState, DiskView
+from rhinoctl.protocol.disks import (
+    DiskList,
+    DiskReport,
+    DiskRequest,
+    DiskState,
+    DiskView,
+    cost_of_refusal,
+    remedy_for_refusal,
+)
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
 from rhinoctl.protocol.starting import start_again
 
@@ -88,7 +96,7 @@ def lowest_disk(report: m.WorkerReport) -> str:
 
 
 def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
-    """Disks that are lost, and those that cannot be emptied."""
+    """Disks that are lost, that cannot be written to, and that cannot be emptied."""
     for worker in fleet.live():
         report = fleet.workers[worker].report
         for disk in report.disks if report is not None else ():
@@ -97,6 +105,12 @@ def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
                     what=f"worker {worker}: disk {disk.disk} ({disk.path}) is lost: {disk.fault}",
                     remedy="what was on it is fetched from other holders by itself; a vnode without"
                     " another copy waits for the disk: bring it back, then start the agent again",
+                )
+            elif disk.refuses:
+                yield views.Finding(
+                    what=f"worker {worker}: disk {disk.disk} ({disk.path}) refuses: {disk.fault};"
+                    f" {cost_of_refusal(disk)}",
+                    remedy=remedy_for_refusal(worker, disk),
                 )
             elif disk.state is DiskState.RETIRING and disk.fault:
                 yield views.Finding(
