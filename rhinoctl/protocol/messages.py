@@ -50,7 +50,7 @@ class Message:
 
 class RefusalCode(Enum):
     """Why a request was refused. The receiver has changed nothing. VERSION is said by the sender's
-    own wire, of a peer that speaks no version in which it can be said; FULL for want of a disk to write on."""
+    own wire, of a peer that speaks no version in which it can be said; FULL for want of room."""
 
     FENCED = "fenced"
     FOREIGN = "foreign"
