@@ -308,6 +308,15 @@ TRIM_EVERY_BATCHES = 8
 DISK_LOOK_S = 5.0
 """Between two looks whether every disk of a worker is still there, and which have become empty."""
 
+CHECKPOINT_PAUSE_S = 2.0
+"""After a disk has refused to take a vnode's checkpoint: batches go on meanwhile."""
+
+DISK_REFUSES_S = 5.0
+"""A disk that refuses every write for so long is lost; one that does so for less is waited for."""
+
+DISK_DOUBT_S = 1.0
+"""Between two looks at the disks while one of them refuses."""
+
 RETIRE_BYTES_S = 64 << 20
 """At which checkpoints leave a disk that is retired: a part of what a disk writes."""
 

@@ -321,7 +321,7 @@ class Agent:
 
     def _report(self, message: m.Heartbeat, envelope: Envelope) -> None:
         """Tell what is here; of jobs that the asker may not know, also what is kept for it."""
-        settings = self._ports.settings
+        settings, no_log = self._ports.settings, self._care.no_log()
         named = {wish.spec.uid for wish in message.jobs}
         report = m.WorkerReport(
             header=self._ports.header(),
@@ -332,6 +332,7 @@ class Agent:
             jobs={
                 uid: job_report(desk.job, desk.upkeep, desk.copies, desk.verification, desk.scrub)
                 for uid, desk in self._desks.items()
+                if not no_log
             },
             leaving=self._leaving_until is not None,
             open_files=self._host.open_files,
@@ -350,7 +351,8 @@ class Agent:
             unreadable={
                 uid: m.Unreadable(fault=fault, damaged=uid in self._damaged)
                 for uid, fault in self._unreadable.items()
-            },
+            }
+            | {uid: m.Unreadable(fault=no_log, damaged=False) for uid in self._desks if no_log},
         )
         self._ports.wire.reply(envelope, report)
         if report.leaving:

@@ -123,10 +123,12 @@ class Copies:
 
     def forget(self, vnode: Vnode) -> None:
         """What is on its way of a vnode goes nowhere: its copy, if it is still lacking, begins
-        anew."""
+        anew. Whether there is one is looked at at once: nobody is told meanwhile that there is none
+        to come."""
         copy = self._copies.pop(vnode, None)
         if copy is not None:
             self._stop(copy)
+        self._look_at = 0.0
 
     def _lacks(self, vnode: Vnode) -> bool:
         """Whether this worker is in the vnode's chain, so that its log grows, without a base."""

@@ -1,4 +1,5 @@
-"""The care for a worker's disks: one that is retired is emptied, one that is gone is noticed.
+"""The care for a worker's disks: one that is retired is emptied, one that is gone, or that refuses
+every write for `limits.DISK_REFUSES_S`, is noticed.
 
 Invariants:
 
@@ -24,7 +25,7 @@ from rhinoctl import limits
 from rhinoctl.errors import CorruptFile, DiskRefused, RhinoError
 from rhinoctl.ids import DiskId, JobUid, Vnode
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.disks import DiskAction, DiskReport, DiskRequest, DiskState, ScrubView
+from rhinoctl.protocol.disks import FIRST, DiskAction, DiskReport, DiskRequest, DiskState, ScrubView
 from rhinoctl.protocol.ports import Envelope
 from rhinoctl.state.checkpoints import VnodeCheckpoints
 from rhinoctl.state.disks import Disks
@@ -65,6 +66,13 @@ class Stuck(NamedTuple):
     again_at: float
 
 
+class Refusing(NamedTuple):
+    """A disk that cannot be written to: why, and since when."""
+
+    why: str
+    since: float
+
+
 class DiskCare:
     """The disks of a worker, and the jobs whose vnodes are on them."""
 
@@ -75,6 +83,7 @@ class DiskCare:
         self._throttle = Throttle(ports.clock, limits.RETIRE_BYTES_S)
         self._move: Move | None = None
         self._look_at = ports.clock.monotonic() + limits.DISK_LOOK_S
+        self._refusing: dict[DiskId, Refusing] = {}
         self._stuck: dict[Place, Stuck] = {}
         self._scrubs: Counter[DiskId] = Counter()
 
@@ -85,11 +94,13 @@ class DiskCare:
 
     def step(self) -> None:
         """Look at the disks every now and then, and copy a slice of what leaves one."""
+        now = self._ports.clock.monotonic()
+        look = now >= self._look_at
+        if look:
+            self._find_refusing(now)
         if len(self._disks.spread.members) == 1:
             return
-        now = self._ports.clock.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + limits.DISK_LOOK_S
+        if look:
             self._find_lost()
             for member in self._disks.find_empty():
                 event("disk-empty", disk=member.name, path=member.path)
@@ -102,8 +113,35 @@ class DiskCare:
 
     # --- a disk that is gone ---------------------------------------------------------------------
 
+    def _find_refusing(self, now: float) -> None:
+        """See which disks refuse to be written to, and since when; those are looked at more often,
+        so that what lasts is told from what is over."""
+        found = self._disks.find_refusing()
+        for name, why in found.items():
+            if name not in self._refusing:
+                event("disk-refuses", disk=name, fault=why)
+        for name in self._refusing.keys() - found.keys():
+            event("disk-refuses-no-more", disk=name)
+        since = {name: refusing.since for name, refusing in self._refusing.items()}
+        self._refusing = {n: Refusing(why, since.get(n, now)) for n, why in found.items()}
+        self._look_at = now + (limits.DISK_DOUBT_S if found else limits.DISK_LOOK_S)
+
+    def _lasting(self) -> dict[DiskId, str]:
+        """The disks that have refused for too long, and why."""
+        since = self._ports.clock.monotonic() - limits.DISK_REFUSES_S
+        return {name: each.why for name, each in self._refusing.items() if each.since <= since}
+
+    def no_log(self) -> str:
+        """Why nothing can be written to the log, for so long that this worker takes part in nothing
+        until it can; empty if it can."""
+        why = self._lasting().get(FIRST, "")
+        return why and f"its log is on disk {FIRST}: {why}"
+
     def _find_lost(self) -> None:
-        for member, places in self._disks.find_lost():
+        lasting = self._lasting()
+        lost = self._disks.find_lost(lasting)
+        for member, places in lost:
+            self._refusing.pop(member.name, None)
             event("disk-lost", disk=member.name, path=member.path, fault=member.fault)
             if self._move is not None:
                 self._drop(self._move)
@@ -111,6 +149,16 @@ class DiskCare:
                 desk = self._desks.get(JobUid(place.job))
                 if desk is not None and place.vnode.isdigit():
                     self._relocated(desk, Vnode(int(place.vnode)))
+
+        if lost:
+            self._forgive()
+
+    def _forgive(self) -> None:
+        """What has come to nothing did so for a disk that is not used any more: nobody is told of
+        it as if it went on."""
+        for desk in self._desks.values():
+            for instance in desk.job.instances.values():
+                instance.setbacks = 0
 
     def _relocated(self, desk: Desk, vnode: Vnode) -> None:
         desk.copies.forget(vnode)
@@ -266,11 +314,15 @@ class DiskCare:
                 vnodes=vnodes[member.name],
                 bytes=size[member.name],
                 shares=volumes.setdefault(_volume(member), member.name),
-                fault=member.fault or self._why_stuck(member),
+                fault=member.fault or self._why_refusing(member) or self._why_stuck(member),
                 scrub=self._scrub_view(member.name),
             )
             for member in self._disks.spread.members
         )
+
+    def _why_refusing(self, member: Member) -> str:
+        refusing = self._refusing.get(member.name)
+        return "" if refusing is None else refusing.why
 
     def _why_stuck(self, member: Member) -> str:
         """What keeps the first vnode that could not leave a disk; empty if there is none."""

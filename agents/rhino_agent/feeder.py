@@ -335,7 +335,8 @@ class Feeder:
         poison = code is m.RefusalCode.POISON
         if poison:
             instance.poison = what
-        if self._owed(instance) and (poison or instance.setbacks >= limits.SETBACKS_MAX):
+        tried = instance.setbacks >= limits.SETBACKS_MAX and not self._job.disk_refuses()
+        if self._owed(instance) and (poison or tried):
             instance.refusal = (m.RefusalCode.POISON if poison else m.RefusalCode.FAULT, what)
 
 

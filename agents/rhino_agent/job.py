@@ -31,6 +31,7 @@ from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Address, Envelope
 from rhinoctl.protocol.records import DecisionRecord, Position, RecordId
+from rhinoctl.state.disk import BROKEN
 from rhinoctl.state.log import WorkerLog
 
 Owners = dict[InstanceId, frozenset[Vnode]]
@@ -103,6 +104,15 @@ class Job:
                 self.outputs.forget(writer)
         return state
 
+    def _must_wait(self) -> bool:
+        troubled = any(instance.fault for instance in self.instances.values())
+        return self.is_full() or (troubled and self.disk_refuses())
+
+    def disk_refuses(self) -> bool:
+        """Whether a disk of the worker refuses to be written to: it will be again, or be lost, so
+        that what comes to nothing meanwhile is not for good."""
+        return self.ports.disk.refusal() is not None
+
     def renew(self, spec: JobSpec) -> None:
         """The job wishes for something else than before: kept, as its identity is."""
         if spec != self.spec:
@@ -132,7 +142,7 @@ class Job:
             self.pressed = True
             self._take_back(before, effects)
             code = m.RefusalCode.BUSY
-            if fault.errno in FULL:
+            if fault.errno in FULL or fault.errno in BROKEN:
                 code = m.RefusalCode.FULL
                 self._full_until = self.ports.clock.monotonic() + limits.FULL_PAUSE_S
             self._refuse(envelope, code, f"the disk refuses: {fault}")
@@ -348,8 +358,8 @@ class Job:
             released = record.time <= self.released
             if not released and refusals:
                 self._refuse(envelope, *refusals[0])
-            elif not released and unmade and since < long_ago and self.is_full():
-                detail = f"there is no room on its disk to apply batch {record.time}"
+            elif not released and unmade and since < long_ago and self._must_wait():
+                detail = f"its disk has no room, or refuses, to apply batch {record.time}"
                 self._refuse(envelope, m.RefusalCode.FULL, detail)
             elif not released and unmade:
                 self._owed.append((envelope, record, since))

@@ -10,7 +10,7 @@ from rhino_agent.settings import AgentSettings
 from rhinoctl.ids import NO_JOB, JobUid
 from rhinoctl.protocol.messages import Header, Message
 from rhinoctl.protocol.ports import Address, Buffer, Clock, Envelope, Wire
-from rhinoctl.state.disk import StampingDisk
+from rhinoctl.state.disk import RoomyDisk
 
 Answer = Callable[[Envelope], None]
 
@@ -30,7 +30,7 @@ class Ports:
     settings: AgentSettings
     clock: Clock
     wire: Wire
-    disk: StampingDisk
+    disk: RoomyDisk
     launcher: Launcher
     digester: Callable[[], Digester] = ProcessDigester
     incarnation: int = 0

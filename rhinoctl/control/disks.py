@@ -27,6 +27,8 @@ from rhinoctl.protocol.disks import (
     DiskRequest,
     DiskState,
     DiskView,
+    cost_of_refusal,
+    remedy_for_refusal,
 )
 from rhinoctl.protocol.ports import Address, Clock, Envelope, Outcome, Wire
 from rhinoctl.protocol.rooms import give_up_lost
@@ -131,7 +133,7 @@ def _overlap(path: str, disk: str) -> str | None:
 
 
 def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
-    """Disks that are lost, and those that cannot be emptied."""
+    """Disks that are lost, that cannot be written to, and that cannot be emptied."""
     for worker in fleet.live():
         report = fleet.workers[worker].report
         for disk in report.disks if report is not None else ():
@@ -140,6 +142,12 @@ def disk_findings(fleet: Fleet) -> Iterator[views.Finding]:
                     what=f"worker {worker}: disk {disk.disk} ({disk.path}) is lost: {disk.fault}",
                     remedy="what was on it is fetched from other holders by itself; a vnode without"
                     f" another copy waits for the disk: {give_up_lost(worker, disk.disk)}",
+                )
+            elif disk.refuses:
+                yield views.Finding(
+                    what=f"worker {worker}: disk {disk.disk} ({disk.path}) refuses: {disk.fault};"
+                    f" {cost_of_refusal(disk)}",
+                    remedy=remedy_for_refusal(worker, disk),
                 )
             elif disk.state is DiskState.RETIRING and disk.fault:
                 yield views.Finding(

@@ -14,6 +14,7 @@ from rhinoctl.ids import InstanceId, JobUid, OpId, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import views
 from rhinoctl.protocol.diagnosis import instance_remedy, poison_remedy
+from rhinoctl.protocol.disks import no_log
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.liveness import Verdict
 from rhinoctl.protocol.phrases import workers as named
@@ -103,6 +104,8 @@ class Overview:
         for uid, document in self.registry.jobs.items():
             epoch, unread = self.jobs.epoch(document), self.fleet.unreadable(uid)
             for worker, one in unread.items() if not document.deleted else ():
+                if self._has_no_log(worker):
+                    continue  # its disk is named
                 yield views.Finding(
                     what=f"worker {worker} cannot read what it has of job {document.spec.name}:"
                     f" {one.fault}; {cost_of(epoch, worker)}",
@@ -117,6 +120,10 @@ class Overview:
                         f" controller does not know: {one.fault}",
                         remedy=stranger_remedy(worker, uid),
                     )
+
+    def _has_no_log(self, worker: WorkerId) -> bool:
+        report = self.fleet.workers[worker].report
+        return report is not None and no_log(report.disks)
 
     def _braked(self) -> Iterable[views.Finding]:
         for uid, reason in self.failovers.braked.items():

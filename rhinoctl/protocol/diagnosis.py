@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rhinoctl import limits
 from rhinoctl.ids import InstanceId, JobName, Vnode, WorkerId
-from rhinoctl.protocol.disks import DiskState
+from rhinoctl.protocol.disks import DiskState, cost_of_refusal, no_log, remedy_for_refusal
 from rhinoctl.protocol.evidence import ClusterEvidence, JobEvidence, OffsetLog, WorkerEvidence
 from rhinoctl.protocol.failover import GivenUp, plan_cut
 from rhinoctl.protocol.findings import Check, Finding, Fix, State
@@ -180,7 +180,10 @@ def _strange(cluster: ClusterEvidence, worker: WorkerId, report: WorkerReport) -
 
 def _unreadable(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]:
     """Workers that have something of a job and cannot read it."""
+    named = {w.id for w in cluster.workers if w.report is not None and no_log(w.report.disks)}
     for worker, unread in cannot_read(cluster, job.uid).items():
+        if worker in named:
+            continue
         yield Finding(
             check=Check.JOB_UNREADABLE,
             state=State.BROKEN if worker in job.epoch.voters() else State.DEGRADED,
@@ -207,6 +210,15 @@ def _low_disks(report: WorkerReport) -> Iterator[Finding]:
 
 def _lost_disks(worker: WorkerEvidence, report: WorkerReport) -> Iterator[Finding]:
     for disk in report.disks:
+        if disk.refuses:
+            yield Finding(
+                check=Check.DISK_LOST,
+                state=State.BROKEN if no_log([disk]) else State.DEGRADED,
+                what=f"worker {worker.id}: disk {disk.disk} cannot be written to",
+                evidence=f"{disk.path}: {disk.fault}",
+                cost=cost_of_refusal(disk),
+                remedy=remedy_for_refusal(worker.id, disk),
+            )
         if disk.state is DiskState.LOST:
             yield Finding(
                 check=Check.DISK_LOST,

@@ -4,6 +4,7 @@ The first disk has everything but checkpoints and live databases: it cannot be r
 does not live without it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,7 +52,7 @@ class ScrubView:
 class DiskReport:
     """One disk as its agent sees it. On it are `vnodes`, whose newest checkpoints have `bytes`;
     `shares` names the first disk on the same file system, which has the same room. `fault` says why
-    it is lost, or why what is on it does not leave."""
+    it is lost, why it cannot be written to, or why what is on it does not leave."""
 
     disk: DiskId
     path: str
@@ -67,6 +68,31 @@ class DiskReport:
     def counts(self) -> bool:
         """Whether its room is room for vnodes, and no other disk's already."""
         return self.state is DiskState.IN_USE and self.shares == self.disk
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it is in use and cannot be written to."""
+        return self.state is DiskState.IN_USE and bool(self.fault)
+
+
+def no_log(disks: Iterable[DiskReport]) -> bool:
+    """Whether a worker cannot write its log, which is on the first of its disks."""
+    return any(disk.disk == FIRST and disk.refuses for disk in disks)
+
+
+def cost_of_refusal(disk: DiskReport) -> str:
+    """What it costs while a disk cannot be written to."""
+    if disk.disk == FIRST:
+        return "the log is on it: the worker takes part in no batch, as if it were lost"
+    return "batches and copies of its vnodes wait; if it lasts, it counts as lost"
+
+
+def remedy_for_refusal(worker: WorkerId, disk: DiskReport) -> str:
+    """What to do about a disk that cannot be written to."""
+    writable = "see the kernel's log; once it can be written to, all goes on by itself"
+    if disk.disk == FIRST:
+        return f"{writable}; unless a failover comes by itself, `rhinoctl failover {worker}`"
+    return writable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

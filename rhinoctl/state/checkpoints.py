@@ -405,7 +405,12 @@ class VnodeCheckpoints:
             raise FileNotFoundError(errno.ENOENT, "it has vanished", f"{making}/{min(lost)}")
         self._disk.write_atomic(f"{making}/{MANIFEST}", manifest.encode())
         yield 0
-        self._disk.rename(making, place)
+        try:
+            self._disk.rename(making, place)
+        except OSError:  # the name may be there, and would be in the way of the next try
+            with suppress(OSError):
+                self._disk.rename(place, place + _GONE)
+            raise
         self._complete[manifest.checkpoint_id] = manifest
         self._sorted = None
         self._stamps[manifest.checkpoint_id] = stamps

@@ -42,6 +42,9 @@ INODE_BITS = 64
 LINK_REFUSALS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 """How file systems say that they cannot link, although a copy would do."""
 
+BROKEN = frozenset({errno.EROFS, errno.EIO})
+"""How a disk refuses every write, whatever its room: what a file system turns to after a fault."""
+
 UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 """How a directory refuses to be made or written in; EEXIST: a file has its name."""
 
@@ -83,6 +86,10 @@ class RoomyDisk(StampingDisk, Protocol):
         """The file system: two disks on one share its room."""
         ...
 
+    def refusal(self) -> OSError | None:
+        """Why nothing can be written, for another reason than want of room; None if it can."""
+        ...
+
     def close(self) -> None:
         """Give back what is kept open."""
         ...
@@ -98,7 +105,7 @@ def write_atomic(path: str, data: Buffer, *, mode: int = 0o644) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
     except OSError as error:
-        raise as_unwritable(error, directory) from error
+        raise _as_refused(error, directory) from error
     try:
         try:
             os.fchmod(descriptor, mode)
@@ -172,6 +179,12 @@ def as_unwritable(error: OSError, directory: str) -> UnwritableDirectory | OSErr
     )
 
 
+def _as_refused(error: OSError, directory: str) -> UnwritableDirectory | OSError:
+    """The error of a write to a disk that is in use: that it has become read-only is no matter of
+    rights, and whoever bears a disk that refuses bears that."""
+    return error if error.errno in BROKEN else as_unwritable(error, directory)
+
+
 def check_mounted(directory: str, process: str) -> None:
     """Raise DiskNotMounted if a directory for a process's state that was made once is not there: an
     empty one in its place would be taken for a process that has lost everything."""
@@ -202,11 +215,9 @@ class LocalDisk:
         self._rooted: set[str] = set()
         try:
             os.makedirs(self.root, exist_ok=True)
-            descriptor, probe = tempfile.mkstemp(prefix=".probe.", suffix=".tmp", dir=self.root)
+            self._probe()
         except OSError as error:
             raise as_unwritable(error, self.root) from error
-        os.close(descriptor)
-        os.unlink(probe)
         _sync_path(os.path.dirname(self.root))
 
     def free_bytes(self) -> int:
@@ -216,6 +227,22 @@ class LocalDisk:
     def volume(self) -> Hashable:
         """The file system's device."""
         return os.stat(self.root).st_dev
+
+    def refusal(self) -> OSError | None:
+        """Why nothing can be written, found by trying: not every file system that has turned
+        read-only after a fault says so of its mount."""
+        try:
+            if os.statvfs(self.root).f_flag & os.ST_RDONLY:
+                return OSError(errno.EROFS, os.strerror(errno.EROFS), self.root)
+            self._probe()
+        except OSError as error:
+            return error if error.errno in BROKEN else None
+        return None
+
+    def _probe(self) -> None:
+        descriptor, probe = tempfile.mkstemp(prefix=".probe.", suffix=".tmp", dir=self.root)
+        os.close(descriptor)
+        os.unlink(probe)
 
     def path_of(self, path: str) -> str:
         """The absolute path, for RocksDB and for other processes."""
@@ -388,7 +415,7 @@ class LocalDisk:
         except FileNotFoundError:
             descriptor = self._created(path, flags)
         except OSError as error:
-            raise as_unwritable(error, os.path.dirname(absolute)) from error
+            raise _as_refused(error, os.path.dirname(absolute)) from error
         self._open[path] = descriptor
         if len(self._open) > OPEN_FILES_MAX:
             _, oldest = self._open.popitem(last=False)
@@ -401,7 +428,7 @@ class LocalDisk:
         try:
             descriptor = os.open(absolute, flags | os.O_CREAT, 0o644)
         except OSError as error:
-            raise as_unwritable(error, os.path.dirname(absolute)) from error
+            raise _as_refused(error, os.path.dirname(absolute)) from error
         self._named(path)
         return descriptor
 
@@ -416,7 +443,7 @@ class LocalDisk:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise as_unwritable(error, self.path_of(directory)) from error
+                raise _as_refused(error, self.path_of(directory)) from error
             self._named(directory)
 
     def _named(self, path: str) -> None:

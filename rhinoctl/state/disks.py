@@ -9,8 +9,9 @@ Invariants:
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from rhinoctl.errors import CorruptFile, DiskFull, DiskRefused, RhinoError, UnknownDisk
@@ -122,10 +123,10 @@ class Disks:
         )
         try:
             disk = self._opener(listed.path, _number(listed.name), fresh=False)
-            member.fault = self._stranger(disk, member)
+            member.fault = self._stranger(disk, member) or _refused_by(disk)
             member.disk = None if member.fault else disk
         except (OSError, RhinoError) as fault:
-            member.disk, member.fault = None, f"it cannot be read: {_said(fault)}"
+            member.disk, member.fault = None, f"it cannot be used: {_said(fault)}"
         return member
 
     def _take(self, member: Member) -> None:
@@ -331,14 +332,26 @@ class Disks:
                     found.append(member)
         return found
 
-    def find_lost(self) -> list[tuple[Member, list[Place]]]:
-        """The disks that are not there any more, and the vnodes that were on them."""
+    def find_refusing(self) -> dict[DiskId, str]:
+        """The disks that refuse every write, and why. To an empty one nothing is written."""
+        return {
+            member.name: why
+            for member in self.spread.members
+            if member.disk is not None and member.state is not DiskState.EMPTY
+            if (why := _refused_by(member.disk))
+        }
+
+    def find_lost(
+        self, refusing: Mapping[DiskId, str] = MappingProxyType({})
+    ) -> list[tuple[Member, list[Place]]]:
+        """The disks that are not there any more, or have been `refusing` for too long, and the
+        vnodes that were on them."""
         found = []
         for member in self.spread.members[1:]:
             if member.disk is None:
                 continue
             try:
-                fault = self._stranger(member.disk, member)
+                fault = self._stranger(member.disk, member) or refusing.get(member.name, "")
             except OSError as error:
                 fault = f"it cannot be read: {_said(error)}"
             if fault and member.state is DiskState.EMPTY:
@@ -384,6 +397,12 @@ def _is_ours(file: str) -> bool:
 
 def _number(name: DiskId) -> int:
     return int(name[1:])
+
+
+def _refused_by(disk: RoomyDisk) -> str:
+    """Why a disk cannot be written to; empty if it can."""
+    why = disk.refusal()
+    return "" if why is None else f"it cannot be written to: {_said(why)}"
 
 
 def _said(fault: OSError | RhinoError) -> str:

@@ -237,6 +237,10 @@ class SpreadDisk:
                     volumes.setdefault(member.disk.volume(), member.disk.free_bytes())
         return sum(volumes.values())
 
+    def refusal(self) -> OSError | None:
+        """Why one of the disks cannot be written to; None if all can."""
+        return next((why for disk in self._disks() if (why := disk.refusal()) is not None), None)
+
     def volume(self) -> Hashable:
         """That of the first disk."""
         return self.first.volume()

@@ -36,7 +36,7 @@ class FakeDisk:
     counts links that became copies while `link_refusal` holds an errno. `tally` counts what was
     done to files: how many lost bytes in a crash, how many of them were torn, and how many writes a
     full disk refused. Absolute paths begin with `mount`; a disk that is `gone` answers nothing but
-    errors, as one whose cable was pulled.
+    errors, as one whose cable was pulled, and one that is `read_only` refuses every change.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class FakeDisk:
         self.capacity_bytes = capacity_bytes
         self.mount = mount
         self.gone = False
+        self.read_only = False
         self.link_refusal: int | None = None
         self.copies = 0
         self.tally: Counter[str] = Counter()
@@ -62,6 +63,7 @@ class FakeDisk:
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         data = b"".join(buffers)
+        self._check_writable()
         self._charge(len(data))
         file = self._find(path)
         if file is None:
@@ -74,6 +76,7 @@ class FakeDisk:
         return offset
 
     def truncate(self, path: str, size: int) -> None:
+        self._check_writable()
         file = self._file(path)
         if size > len(file.data):
             raise ValueError(f"{path} is shorter than {size} bytes")
@@ -107,6 +110,7 @@ class FakeDisk:
         return Stamp(file.inode, len(file.data), file.changed)
 
     def write_atomic(self, path: str, data: Buffer) -> None:
+        self._check_writable()
         self._charge(len(data))
         content = bytes(data)
         parent, name = self._parent(path)
@@ -115,6 +119,7 @@ class FakeDisk:
         self._sync_parents(path)
 
     def link(self, source: str, target: str) -> None:
+        self._check_writable()
         file = self._file(source)
         parent, name = self._parent(target)
         if name in parent.entries:
@@ -130,6 +135,7 @@ class FakeDisk:
         node = self._find(source)
         if node is None:
             raise _missing(source)
+        self._check_writable()
         parent, name = self._parent(target)
         there = parent.entries.get(name)
         if isinstance(there, _Directory) and there.entries:
@@ -146,6 +152,7 @@ class FakeDisk:
         return sorted(node.entries) if isinstance(node, _Directory) else []
 
     def remove(self, path: str) -> None:
+        self._check_writable()
         node = self._find(path)
         if node is None:
             return
@@ -261,6 +268,19 @@ class FakeDisk:
     def _check_there(self) -> None:
         if self.gone:
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.mount)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.mount)
+
+    def refusal(self) -> OSError | None:
+        """Why it cannot be written to."""
+        try:
+            self._check_there()
+            self._check_writable()
+        except OSError as error:
+            return error
+        return None
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
         self._check_there()

@@ -79,3 +79,6 @@ class Mounts:
 
     def free_bytes(self) -> int:
         return self._first.free_bytes()
+
+    def refusal(self) -> OSError | None:
+        return self._first.refusal()

@@ -137,6 +137,9 @@ class ProcessDisk:
     def volume(self) -> int:
         return self._disk.volume()
 
+    def refusal(self) -> OSError | None:
+        return self._disk.refusal()
+
     def close(self) -> None: ...
 
 

@@ -135,6 +135,32 @@ def test_a_disk_without_hard_links(directory: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_disk_that_turns_read_only(directory: str, tmp_path: Path) -> None:
+    """It counts as lost after some seconds, is given up, and the first one is named."""
+    where, extra = ("--cluster", directory), tmp_path / "extra"
+    extra.mkdir()
+    mount = ["mount", "-t", "tmpfs", "none", str(extra)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no mounts here")
+    try:
+        assert rhinoctl("local", "up", "--workers", "2", *where)[0] == Exit.DONE
+        assert rhinoctl("disk", "add", "w1", str(extra), *where)[0] == Exit.DONE
+        subprocess.run(["mount", "-o", "remount,ro", str(extra)], check=True)
+        deadline = time.monotonic() + UP_S
+        while (found := rhinoctl("disk", "list", *where))[0] == Exit.DONE:
+            assert time.monotonic() < deadline, "the disk is not found"
+        assert found[0] == Exit.DEGRADED
+        assert "cannot be written to: Read-only" in str(found[1])
+        _, status = rhinoctl("status", *where)
+        assert [f["what"] for f in status["findings"] if "d2" in f["what"]]
+        assert rhinoctl("disk", "retire", "w1:d2", "--lost", *where)[0] == Exit.DONE
+        assert rhinoctl("disk", "list", *where)[0] == Exit.DONE
+    finally:
+        rhinoctl("local", "down", *where)
+        subprocess.run(["umount", "--lazy", str(extra)], check=True)
+
+
+@pytest.mark.slow
 def test_the_controller_loses_its_store(directory: str, tmp_path: Path) -> None:
     """It is damaged, which is told, then gone, and made anew from the workers; then a backup."""
     where = ("--cluster", directory)

@@ -5,14 +5,17 @@ import gc
 import os
 import random
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from rhinoctl.errors import UnwritableDirectory
 from rhinoctl.state.disk import LocalDisk, RoomyDisk, StampingDisk, write_atomic
+from rhinoctl.state.spread import SpreadDisk
 from tests.fakes.disk import FakeDisk
 from tests.fakes.spread import Below, spread
+from tests.unit.state.test_links import mounted
 
 KINDS = ("local", "fake", "spread", "spread fakes", "vnode on spread", "vnode on spread fakes")
 """Of several disks the first has all but vnodes; a vnode's directory is here on the second."""
@@ -249,6 +252,57 @@ def test_an_unwritable_root_is_refused_with_a_remedy(tmp_path: Path) -> None:
     for call in (lambda: disk.append("file/x", [b"x"]), lambda: disk.write_atomic("file/x", b"x")):
         with pytest.raises(UnwritableDirectory):
             call()
+
+
+def test_a_disk_that_is_written_to_refuses_nothing(disk: StampingDisk, tmp_path: Path) -> None:
+    if isinstance(disk, LocalDisk | FakeDisk | SpreadDisk):
+        assert disk.refusal() is None
+    assert not list(tmp_path.rglob("*probe*"))
+
+
+def test_a_file_system_that_turns_read_only_is_found_and_is_no_matter_of_rights(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "mount"
+    root.mkdir()
+    with mounted("-t", "tmpfs", "none", root):
+        disk = LocalDisk(str(root))
+        disk.append("a/x", [b"1"])
+        disk.close()
+        assert disk.refusal() is None
+        with mounted("-o", "remount,ro", root, undo=("-o", "remount,rw", root)):
+            why = disk.refusal()
+            assert why is not None
+            assert why.errno == errno.EROFS
+            for call in (
+                lambda: disk.append("a/x", [b"2"]),
+                lambda: disk.append("a/y", [b"2"]),
+                lambda: disk.append("b/x", [b"2"]),
+                lambda: disk.write_atomic("a/z", b"2"),
+                lambda: disk.remove("a/none"),
+            ):
+                with pytest.raises(OSError, match="Read-only"):
+                    call()
+            with pytest.raises(UnwritableDirectory, match="Read-only"):
+                LocalDisk(str(root))
+        assert disk.refusal() is None
+        assert bytes(disk.read("a/x")) == b"1"
+
+
+@pytest.mark.parametrize(
+    ("number", "refuses"),
+    [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False)],
+)
+def test_a_refusal_for_want_of_room_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, refuses: bool
+) -> None:
+    disk = LocalDisk(str(tmp_path))
+
+    def refuse(**_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    assert (disk.refusal() is not None) is refuses
 
 
 def test_descriptors_are_bounded_and_closed(tmp_path: Path) -> None:

@@ -158,6 +158,9 @@ def without_w1() -> JobEvidence:
     return job(epoch=epoch(4, {I1: W2}, (I1, ""), (I1, "")), kept=4)
 
 
+READ_ONLY = "it cannot be written to: Read-only file system"
+
+
 def disk(name: str, **changes: Any) -> DiskReport:
     fields: dict[str, Any] = {
         "disk": DiskId(name),
@@ -298,6 +301,18 @@ CASES: dict[str, tuple[ClusterEvidence, Check, State, str]] = {
         Check.DISK_LOST,
         POOR,
         "`rhinoctl disk retire w1:d2 --lost`",
+    ),
+    "a disk that cannot be written to": (
+        cluster(worker(W1, disks=(disk("d1"), disk("d2", fault=READ_ONLY)))),
+        Check.DISK_LOST,
+        POOR,
+        "d2 cannot be written to",
+    ),
+    "a first disk that cannot be written to": (
+        cluster(worker(W1, disks=(disk("d1", fault=READ_ONLY),))),
+        Check.DISK_LOST,
+        BAD,
+        "`rhinoctl failover w1`",
     ),
     "an owner that cannot read its job": (
         cluster(blind(TORN)),

@@ -573,3 +573,25 @@ def test_links_outlive_the_checkpoint(disk: StampingDisk) -> None:
     take(checkpoints, disk, 2, {"2.sst": SST})
     checkpoints.retain(Leases(), keep=1)
     assert bytes(disk.read("live/1.sst")) == SST
+
+
+def test_a_checkpoint_whose_name_may_not_be_durable_is_in_nobodys_way() -> None:
+    """The rename was done and its fsync failed: the same checkpoint can be taken again."""
+
+    class Failing(FakeDisk):
+        fails = True
+
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            if self.fails and target.endswith("/c1"):
+                self.fails = False
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk = Failing()
+    checkpoints = loaded(disk)
+    with pytest.raises(OSError, match="Input/output"):
+        take(checkpoints, disk, 1, {"a.sst": SST})
+    assert checkpoints.complete() == []
+    assert loaded(disk).complete() == []
+    whole = take(checkpoints, disk, 1, {"a.sst": SST})
+    assert loaded(disk).complete() == [whole]

@@ -1,5 +1,6 @@
 """Which disks a worker has: added and refused, there and gone, retired, and after every crash."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -203,6 +204,42 @@ def test_a_disk_that_goes_while_the_agent_runs(site: Site) -> None:
     assert disks.find_lost() == []
     assert states(site.start("d2"))["d2"] is DiskState.LOST
     assert "which is lost" in refused(lambda: site.start("d2").add(site.path("d2")))
+
+
+def test_a_disk_that_refuses_for_too_long_is_lost_if_it_is_in_use(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = site.start("d2")
+    disks.add(site.path("d3"))
+    fill(disks)
+    assert disks.find_refusing() == {}
+    disks.retire(DiskId("d3"), 0)
+    monkeypatch.setattr(LocalDisk, "refusal", lambda _: OSError(errno.EROFS, "Read-only"))
+    why = "it cannot be written to: Read-only"
+    assert disks.find_refusing() == dict.fromkeys(("d1", "d2", "d3"), why)
+    assert disks.find_lost() == [], "it may be for a moment"
+    ((member, lost),) = disks.find_lost({DiskId("d1"): why, D2: why})
+    assert (member.name, member.fault) == (D2, why)
+    assert lost
+    assert states(disks) == {
+        "d1": DiskState.IN_USE,
+        "d2": DiskState.LOST,
+        "d3": DiskState.RETIRING,
+    }
+    assert disks.find_refusing().keys() == {"d1", "d3"}
+    assert disks.give_up(D2).state is DiskState.EMPTY
+
+
+def test_an_agent_starts_without_a_disk_that_refuses(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(site.start("d2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDisk, "refusal", lambda _: OSError(errno.EROFS, "Read-only"))
+        disks = site.start("d2")
+        assert states(disks)["d2"] is DiskState.LOST
+        assert "cannot be written to: Read-only" in disks.member(D2).fault
+    assert states(site.start("d2"))["d2"] is DiskState.IN_USE
 
 
 def test_what_cannot_be_retired(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,15 +26,17 @@ def files(root: Path) -> list[Path]:
 
 
 @contextmanager
-def mounted(*how: str | Path) -> Iterator[None]:
-    """A mount for the time of a test, which needs the rights to make one."""
+def mounted(*how: str | Path, undo: Sequence[str | Path] = ()) -> Iterator[None]:
+    """A mount for the time of a test, which needs the rights to make one. `undo` mounts otherwise
+    in the place of unmounting."""
     done = subprocess.run(["mount", *map(str, how)], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no mounts here: {done.stderr.strip()}")
     try:
         yield
     finally:
-        subprocess.run(["umount", str(how[-1])], check=True)
+        command = ["mount", *undo] if undo else ["umount", how[-1]]
+        subprocess.run([*map(str, command)], check=True)
 
 
 def test_a_disk_that_links_has_no_refusal(tmp_path: Path) -> None:

@@ -183,3 +183,15 @@ def test_a_disk_in_trouble_does_not_hide_the_others_room() -> None:
     second.gone = True
     assert whole.free_bytes() == 1000
     assert whole.roomiest().name == DiskId("d1")
+
+
+def test_one_disk_that_cannot_be_written_to_is_told_of_all() -> None:
+    first, second = FakeDisk(), FakeDisk(mount="/d2/", number=2)
+    whole = spread([first, second])
+    assert whole.refusal() is None
+    second.read_only = True
+    why = whole.refusal()
+    assert why is not None
+    assert why.errno == errno.EROFS
+    whole.lose(whole.members[1])
+    assert whole.refusal() is None, "nobody writes to one that is lost"
