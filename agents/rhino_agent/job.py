@@ -70,6 +70,7 @@ class Job:
         self.applied_bytes = 0
         self._epoch_starts: dict[int, BatchTime] = {}
         self._gaps = 0
+        self._found: RecordId | None = None
         self._full_until = 0.0
         self._owed: list[tuple[Envelope, DecisionRecord, float]] = []
         self._owners: dict[int, tuple[Epoch, Owners]] = {}
@@ -92,6 +93,7 @@ class Job:
             self.log.drop(Position(*drop.time, drop.step), drop.attempt)
         for record in records:
             self._note_epoch(record)
+        self._found = state.sealed.id if state.sealed is not None else None
         if state.sealed is not None and state.sealed.is_batch and state.decided is not None:
             self.released = state.decided.time
         elif state.decided is not None:
@@ -233,6 +235,8 @@ class Job:
 
     def _decide(self, effect: worker.Decide, envelope: Envelope) -> None:
         record = effect.record
+        if record.id == self._found:  # of which the log may have a piece only
+            self._gaps += 1
         self._note_epoch(record)
         if record.is_marker:
             event(

@@ -29,8 +29,8 @@ def segments(world: World, worker: WorkerId) -> list[str]:
     return [f"{root}/{name}" for name in sorted(batches, key=lambda n: int(n.split("-")[1]))]
 
 
-def rows_of(world: World, worker: WorkerId) -> Iterator[tuple[str, int]]:
-    """Where in which segment the rows of each decided slice lie."""
+def rows_of(world: World, worker: WorkerId) -> Iterator[tuple[str, int, Vnode]]:
+    """Where in which segment the rows of each decided slice lie, and whose they are."""
     agent = world.hosts[worker].agent
     assert agent is not None
     log = agent.desks[world.uid()].job.log
@@ -38,12 +38,12 @@ def rows_of(world: World, worker: WorkerId) -> Iterator[tuple[str, int]]:
     for record in log.records():
         for path, _, places in log.places(record.time, every) if record.is_batch else ():
             for place in places:
-                yield path, place.offset
+                yield path, place.offset, place.vnode
 
 
 def rot_rows(world: World, worker: WorkerId) -> None:
     """Every row of every decided batch in a worker's log has another byte; nothing tells."""
-    for path, offset in list(rows_of(world, worker)):
+    for path, offset, _ in list(rows_of(world, worker)):
         world.hosts[worker].disk.rot(path, offset)
 
 
@@ -165,3 +165,22 @@ def test_a_newest_record_that_the_only_holder_has_lost_is_not_given_up() -> None
     assert segments(world, W1)[-1] == path
     goes_on(world, query, 60.0)
     end(world, query)
+
+
+def test_a_newest_batch_of_which_only_a_piece_is_left_comes_from_another_holder() -> None:
+    """The rows of one vnode were replaced; then the segment with all others rots, too, and the
+    agent is started again, which takes the piece for the batch."""
+    world, query = started()
+    host = world.hosts[W1]
+    world.until_sprung(world.trap(query.name, "then", query.kill, after=True))
+    own = [v for v in world.epoch().vnodes() if world.epoch().owner_worker(Vnode(v)) == W1]
+    newest, place = [(path, at) for path, at, v in rows_of(world, W1) if v in own][-1]
+    host.disk.rot(newest, place)
+    kill_instances(world, W1)
+    world.until(lambda: any("+1" in path for path in segments(world, W1)), "a piece", 30.0)
+    host.kill_agent()
+    host.disk.rot(newest, 0)
+    host.start_agent()
+    again = world.start_query(directory=query.directory)
+    goes_on(world, again, 60.0)
+    without_failure(world, again)
