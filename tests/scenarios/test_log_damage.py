@@ -167,20 +167,19 @@ def test_a_newest_record_that_the_only_holder_has_lost_is_not_given_up() -> None
     end(world, query)
 
 
-def test_a_newest_batch_of_which_only_a_piece_is_left_comes_from_another_holder() -> None:
-    """The rows of one vnode were replaced; then the segment with all others rots, too, and the
-    agent is started again, which takes the piece for the batch."""
+def test_what_was_whole_before_a_batch_that_a_start_has_found_is_looked_at_again() -> None:
+    """The log may have a piece of that batch only, if the segment beside it has rotted, too."""
     world, query = started()
     host = world.hosts[W1]
     world.until_sprung(world.trap(query.name, "then", query.kill, after=True))
-    own = [v for v in world.epoch().vnodes() if world.epoch().owner_worker(Vnode(v)) == W1]
-    newest, place = [(path, at) for path, at, v in rows_of(world, W1) if v in own][-1]
-    host.disk.rot(newest, place)
-    kill_instances(world, W1)
-    world.until(lambda: any("+1" in path for path in segments(world, W1)), "a piece", 30.0)
+    world.run(3.0)
     host.kill_agent()
-    host.disk.rot(newest, 0)
     host.start_agent()
+    assert host.agent is not None
+    job = host.agent.desks[world.uid()].job
+    found, before = job.state.sealed, job.continuity()
+    assert found is not None
     again = world.start_query(directory=query.directory)
-    goes_on(world, again, 60.0)
+    world.until(lambda: job.decided_time >= found.time, "the notice that it is decided")
+    assert job.continuity() != before
     without_failure(world, again)
