@@ -67,7 +67,7 @@ def mended(world: World) -> Callable[[], bool]:
 
     def is_mended() -> bool:
         status: views.StatusView = world.call(lambda c: c.status())
-        return not any("bad checkpoint" in finding.what for finding in status.findings)
+        return not any("bad copy" in finding.what for finding in status.findings)
 
     return is_mended
 
