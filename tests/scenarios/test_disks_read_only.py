@@ -3,6 +3,7 @@ and leaves nothing behind, for longer the disk is as good as lost."""
 
 import errno
 import os
+from collections.abc import Iterable
 
 import pytest
 
@@ -10,7 +11,8 @@ from rhinoctl.ids import Vnode
 from rhinoctl.protocol.disks import DiskAction, DiskState
 from rhinoctl.protocol.handover import Kind, Phase
 from tests.fakes.world import World
-from tests.scenarios.test_several_disks import SECOND, ask, on_disk, reports
+from tests.fakes.world_spark import Query
+from tests.scenarios.test_several_disks import SECOND, ask, has_copies_again, on_disk, reports
 
 
 def newest(world: World, vnode: int) -> object:
@@ -22,7 +24,16 @@ def newest(world: World, vnode: int) -> object:
     return None if manifest is None else manifest.covers
 
 
-def with_two_disks(**more: int) -> tuple[World, object]:
+def await_checkpoints(world: World, vnodes: Iterable[int]) -> None:
+    """Wait for the next checkpoint of each of these vnodes at w1."""
+    before = {vnode: newest(world, vnode) for vnode in vnodes}
+    world.until(
+        lambda: all(newest(world, vnode) != covers for vnode, covers in before.items()),
+        "the next checkpoint of every vnode",
+    )
+
+
+def with_two_disks(**more: int) -> tuple[World, Query]:
     world = World(workers=3, replication=1, disks=2, **more)
     query = world.start_query()
     world.until(lambda: query.directory.committed >= 60)
@@ -39,13 +50,7 @@ def test_a_disk_that_is_read_only_for_long_is_lost_and_its_vnodes_are_made_anew(
     world.run(1.0)
     (finding,) = [f for f in world.status().findings if "d2" in f.what]
     assert "worker w1: disk d2 (/w1/2) is lost" in finding.what
-    seen = query.directory.committed
-    world.until(lambda: query.directory.committed >= seen + 30, "batches after the loss")
-    agent = host.agent
-    assert agent is not None
-    (desk,) = agent.desks.values()
-    held = world.epoch().fully_held_by("w1")
-    world.until(lambda: all(desk.upkeep.holdings.base(v) is not None for v in held))
+    has_copies_again(world, query, "w1")
     assert ask(world, DiskAction.GIVE_UP, disk="d2")[0].state is DiskState.EMPTY
     world.finish(query, batches=query.directory.committed + 10)
     assert query.failures == []
@@ -127,11 +132,7 @@ def test_a_moment_in_which_a_disk_is_read_only_leaves_nothing_behind(
     disk.read_only = False
     world.run(2.0)
     assert reports(world)["d2"].state is DiskState.IN_USE
-    before = {vnode: newest(world, vnode) for vnode in vnodes}
-    world.until(
-        lambda: all(newest(world, vnode) != covers for vnode, covers in before.items()),
-        "checkpoints of every vnode of the disk",
-    )
+    await_checkpoints(world, vnodes)
     world.finish(query, batches=query.directory.committed + 20)
     assert world.epoch().number == epoch
     assert query.failures == []
@@ -165,11 +166,7 @@ def test_a_disk_that_refuses_a_step_of_a_checkpoint_gets_the_next_one(
 
     trap = world.trap(process, what, refuse, holding=holding, after=after)
     world.until_sprung(trap)
-    before = {each: newest(world, each) for each in range(2)}
-    world.until(
-        lambda: all(newest(world, each) != covers for each, covers in before.items()),
-        "the next checkpoint of every vnode",
-    )
+    await_checkpoints(world, range(2))
     world.finish(query, batches=query.directory.committed + 20)
     assert query.failures == []
 

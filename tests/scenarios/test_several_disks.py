@@ -12,6 +12,7 @@ from rhinoctl.protocol.handover import Kind, Phase
 from rhinoctl.protocol.views import Health
 from tests.fakes.world import World
 from tests.fakes.world_host import Host
+from tests.fakes.world_spark import Query
 
 SECOND = "/w1/2"
 
@@ -226,6 +227,17 @@ def test_a_crash_in_a_move_between_disks_leaves_every_vnode_on_one(what: str) ->
     world.finish(query, batches=query.directory.committed + 20)
 
 
+def has_copies_again(world: World, query: Query, worker: str) -> None:
+    """Batches go on after the loss of a disk, and what was on it is made anew."""
+    seen = query.directory.committed
+    world.until(lambda: query.directory.committed >= seen + 30, "batches after the loss")
+    agent = world.hosts[WorkerId(worker)].agent
+    assert agent is not None
+    (desk,) = agent.desks.values()
+    held = world.epoch().fully_held_by(WorkerId(worker))
+    world.until(lambda: all(desk.upkeep.holdings.base(v) is not None for v in held))
+
+
 def test_a_disk_that_dies_under_load_is_said_and_its_vnodes_are_made_anew() -> None:
     world = World(workers=3, replication=1, disks=2)
     query = world.start_query()
@@ -235,13 +247,7 @@ def test_a_disk_that_dies_under_load_is_said_and_its_vnodes_are_made_anew() -> N
     host.unplug(SECOND)
     world.until(lambda: reports(world)["d2"].state is DiskState.LOST)
     assert "cannot be read" in reports(world)["d2"].fault
-    seen = query.directory.committed
-    world.until(lambda: query.directory.committed >= seen + 30, "batches after the loss")
-    agent = host.agent
-    assert agent is not None
-    (desk,) = agent.desks.values()
-    held = world.epoch().fully_held_by("w1")
-    world.until(lambda: all(desk.upkeep.holdings.base(v) is not None for v in held))
+    has_copies_again(world, query, "w1")
     world.finish(query, batches=query.directory.committed + 10)
 
 

@@ -10,7 +10,6 @@ from rhinoctl.ids import (
     BASE,
     Attempt,
     BatchTime,
-    DiskId,
     InstanceId,
     JobName,
     JobUid,
@@ -20,7 +19,7 @@ from rhinoctl.ids import (
 )
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.diagnosis import Facts, diagnose
-from rhinoctl.protocol.disks import DiskReport, DiskState
+from rhinoctl.protocol.disks import DiskState
 from rhinoctl.protocol.evidence import (
     ClusterEvidence,
     JobEvidence,
@@ -36,6 +35,7 @@ from rhinoctl.protocol.records import Position, RecordId, offsets_digest
 from rhinoctl.protocol.verification import BadCheckpoint
 from rhinoctl.protocol.views import OperationView
 from tests.unit.protocol.handover_walk import epoch
+from tests.unit.protocol.test_rooms import disk
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 I0, I1 = InstanceId("i0"), InstanceId("i1")
@@ -159,19 +159,6 @@ def without_w1() -> JobEvidence:
 
 
 READ_ONLY = "it cannot be written to: Read-only file system"
-
-
-def disk(name: str, **changes: Any) -> DiskReport:
-    fields: dict[str, Any] = {
-        "disk": DiskId(name),
-        "path": f"/mnt/{name}",
-        "state": DiskState.IN_USE,
-        "free_bytes": 1 << 40,
-        "vnodes": 2,
-        "bytes": 1000,
-        "shares": DiskId(name),
-    }
-    return DiskReport(**{**fields, **changes})
 
 
 def with_vnode(number: int, **changes: Any) -> ClusterEvidence:
