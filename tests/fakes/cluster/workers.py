@@ -328,8 +328,9 @@ class ModelWorker:
         return set(range(base.covers.batch + 1, after.position.batch + 1)) <= have
 
     def _give_up(self, world: "World", effect: machine.GiveUp) -> None:
-        """Nothing rots here."""
-        require(False, 4, effect.fault)
+        """Nothing rots here, so that only one may lack a decided record without which it was
+        decided: it is given up, and back before the cut that says so. It is busy from now on."""
+        require(self.name in world.given_up, 4, effect.fault)
 
 
 _EFFECTS: dict[type, Any] = {
