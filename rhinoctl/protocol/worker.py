@@ -407,9 +407,9 @@ def _resend(state: WorkerState, request: m.Resend) -> Step:
 
 
 def _give_up(state: WorkerState, request: Request, lacking: RecordId) -> Step:
-    """A decided record is not here that this worker has sealed: its disk has lost it since. Like
-    one that cannot read its log it is as good as lost for the job; who asks waits for a
-    failover."""
+    """A decided record is not here that this worker has sealed: its disk has lost it since; or it
+    was decided without it, which was silent, and the cut is on its way. Like one that cannot read
+    its log it is as good as lost for the job; who asks waits for the failover."""
     detail = f"{state.worker} lacks the decided record {lacking.position}"
     state, answer = _refuse(state, request, m.RefusalCode.BUSY, detail)
     return state, (GiveUp(fault=detail), *answer)

@@ -115,11 +115,9 @@ class Watching:
 
     def _note_report(self, report: m.WorkerReport) -> None:
         if report.unreadable:
-            rotten = {worker for worker, _ in self._world.rotten_log}
-            says = (
-                f"{report.worker} cannot read {dict(report.unreadable)}, and nothing rotted there"
-            )
-            require(report.worker in rotten, 9, says)
+            able = {worker for worker, _ in self._world.rotten_log} | self._named_lost()
+            says = f"{report.worker} cannot read {set(report.unreadable)}, and nothing rotted there"
+            require(report.worker in able, 9, says)
         for uid, job in report.jobs.items():
             number = 0 if job.epoch is None else job.epoch.number
             if not uid.startswith(f"{NEIGHBOUR}-"):
@@ -172,13 +170,17 @@ class Watching:
         require(False, 2, f"batch {time} is applied, and is not decided")
 
     def _lost(self, record: DecisionRecord) -> frozenset[str]:
+        """Workers that a record may be decided without."""
+        return self._named_lost() | record.next_epoch.lost
+
+    def _named_lost(self) -> frozenset[str]:
         """Workers that somebody has durably said to be lost: in a record, or in the store of the
         controller."""
         named = {str(w) for sent in self.records.values() for w in sent.next_epoch.lost}
         for _, value in self._world.controller_store():
             for found in _LOST.findall(value):
                 named |= {name.strip(b' "').decode() for name in found.split(b",")}
-        return frozenset(named) | record.next_epoch.lost
+        return frozenset(named)
 
     def _has(self, worker: WorkerId, record_id: RecordId) -> bool:
         record = self._seals.get((record_id, str(worker)))
