@@ -36,6 +36,9 @@ _BATCH_PROTOCOL = (m.Fence, m.Open, m.Put, m.Resend, m.Seal, m.Apply)
 _GONE = ".gone"
 """What a job's directory is called while it is removed."""
 
+_LEFT = "left"
+"""Where the names of jobs are that have left while a disk was away that may have files of them."""
+
 _ASIDE = "bad"
 """Where directories of jobs are that could not be read, the last of each."""
 
@@ -138,16 +141,19 @@ class Agent:
         self._damaged: set[JobUid] = set()
         self._allegiance = Allegiance(disk)
         self._care = DiskCare(ports, disks, self._desks)
-        names = disk.list("jobs")
+        names, left = disk.list("jobs"), disk.list(_LEFT)
         for name in names:
             path = f"jobs/{name}"
-            half_gone = f"{name}{_GONE}" in names and not disk.first.list(path)
+            going = f"{name}{_GONE}" in names or name in left
+            half_gone = going and not disk.first.list(path)
             if name.endswith(_GONE) or half_gone or _has_no_files(disk, path):
                 disk.remove(path)
             elif not disk.first.list(path) and disk.list(f"{_ASIDE}/{name}"):
                 disk.rename(path, f"{_ASIDE}/{name}")  # a start before this one did not get to it
             else:
                 self._take_up(JobUid(name), f"{path}/spec.json")
+        if all(member.usable for member in disk.members):
+            disk.remove(_LEFT)
 
     def _take_up(self, uid: JobUid, path: str) -> None:
         """Go on with a job that was here before. One that cannot be read keeps the others going,
@@ -406,7 +412,8 @@ class Agent:
     def _drop(self, spec: JobSpec, desk: Desk | None) -> None:
         """The job is deleted, or has left this worker: end its instances and remove everything.
 
-        The new name is durable before anything is removed: no crash brings part of it back."""
+        The new name is durable before anything is removed: no crash brings part of it back. Nor
+        does a disk that is away now: when it is back, it is known that the job has left."""
         uid = spec.uid
         self._remove_aside(uid)
         if desk is not None:
@@ -420,6 +427,8 @@ class Agent:
         else:
             return
         self._allegiance.forget(uid)
+        if not all(member.usable for member in self._disk.members):
+            self._disk.write_atomic(f"{_LEFT}/{uid}", b"")
         gone = f"jobs/{uid}{_GONE}"
         self._disk.remove(gone)
         self._disk.rename(f"jobs/{uid}", gone)

@@ -251,6 +251,34 @@ def test_a_disk_that_dies_under_load_is_said_and_its_vnodes_are_made_anew() -> N
     world.finish(query, batches=query.directory.committed + 10)
 
 
+@pytest.mark.parametrize("starts", [1, 2])
+def test_what_a_disk_that_was_away_has_of_a_job_that_left_goes_when_it_is_back(starts: int) -> None:
+    """Beside no description of the job on the first disk it looked like state that nobody else may
+    have, and the worker got no copies of the job any more. It may be started before the disk is
+    back, too."""
+    world = World(workers=3, replication=1, disks=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 60)
+    world.mishaps_expected = True
+    host, second = world.hosts["w1"], world.hosts["w1"].further[SECOND]
+    host.unplug(SECOND)
+    world.until(lambda: reports(world)["d2"].state is DiskState.LOST)
+    world.drain("w1")
+    world.until(lambda: not host.disk.list("jobs"), "the job to leave")
+    for start in range(starts):
+        if start == starts - 1:
+            host.plug_again(SECOND)
+            assert second.list(f"jobs/{world.uid()}/ckpt")
+        host.kill_agent()
+        host.start_agent()
+    assert not second.list("jobs")
+    assert not host.disk.list("left")
+    world.run(3.0)
+    assert world.groups().unreadable == {}
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
 def test_another_worker_takes_over_what_an_owner_has_lost() -> None:
     """Its instance ended with the disk, and to fetch the vnodes would take longer than that."""
     world = World(workers=3, replication=1, disks=2)
