@@ -34,6 +34,6 @@ def test_a_peer_without_a_network_does_not_hold_up_an_agent_that_ends(tmp_path: 
             until(lambda: listening(place))
             with half_a_request(place):
                 agent.send_signal(signal.SIGTERM)
-                assert agent.wait(PATIENT_S / 2) == 0
+                assert agent.wait(PATIENT_S - 2.0) == 0
         finally:
             agent.kill()
