@@ -180,10 +180,10 @@ def _strange(cluster: ClusterEvidence, worker: WorkerId, report: WorkerReport) -
 
 def _unreadable(cluster: ClusterEvidence, job: JobEvidence) -> Iterator[Finding]:
     """Workers that have something of a job and cannot read it."""
-    named = {w.id for w in cluster.workers if w.report is not None and no_log(w.report.disks)}
+    logless = {w.id for w in cluster.workers if w.report is not None and no_log(w.report.disks)}
     for worker, unread in cannot_read(cluster, job.uid).items():
-        if worker in named:
-            continue
+        if worker in logless:
+            continue  # its disk is named
         yield Finding(
             check=Check.JOB_UNREADABLE,
             state=State.BROKEN if worker in job.epoch.voters() else State.DEGRADED,
