@@ -152,8 +152,11 @@ class Agent:
                 disk.rename(path, f"{_ASIDE}/{name}")  # a start before this one did not get to it
             else:
                 self._take_up(JobUid(name), f"{path}/spec.json")
-        if all(member.usable for member in disk.members):
+        if self._has_every_disk():
             disk.remove(_LEFT)
+
+    def _has_every_disk(self) -> bool:
+        return all(member.usable for member in self._disk.members)
 
     def _take_up(self, uid: JobUid, path: str) -> None:
         """Go on with a job that was here before. One that cannot be read keeps the others going,
@@ -427,7 +430,7 @@ class Agent:
         else:
             return
         self._allegiance.forget(uid)
-        if not all(member.usable for member in self._disk.members):
+        if not self._has_every_disk():
             self._disk.write_atomic(f"{_LEFT}/{uid}", b"")
         gone = f"jobs/{uid}{_GONE}"
         self._disk.remove(gone)
