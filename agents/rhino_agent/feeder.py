@@ -95,7 +95,8 @@ class Feeder:
 
     def _stranded(self, instance: Instance, view: feeding.Feed) -> list[Vnode]:
         """The open vnodes that the log does not lead on from where they stand: they are opened anew
-        from a copy that it does, once there is one. So are those that are tainted."""
+        from a copy that it does; what an owner has stays open until there is one. What is only
+        followed goes at once: a batch that owners need would wait for it. So do tainted ones."""
         following = {at: feeding.successor(view.links, at) for at in {*instance.applied.values()}}
         has = self._job.log.has
         return sorted(
@@ -105,7 +106,7 @@ class Feeder:
             or (
                 (link := following[at]) is not None
                 and not (link.after == at and has(link.time, vnode))
-                and self._bases.base(vnode) is not None
+                and (vnode not in view.owned or self._bases.base(vnode) is not None)
             )
         )
 

@@ -137,6 +137,19 @@ def test_vnodes_that_come_back_at_once_are_opened_from_the_new_copy() -> None:
     assert query.failures == []
 
 
+def test_what_an_origin_has_open_still_does_not_hold_up_its_batches_when_vnodes_come_back() -> None:
+    """It has left their chains and opens them for the next handover before it has joined again: a
+    batch in between is not in its log. It must not wait for that with what it owns."""
+    world = World(workers=2)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 3)
+    for number in range(3):
+        world.until_ended(world.handover([0, 1], ("i1", "i0")[number % 2]))
+        world.until(lambda: not any(route.members for route in world.epoch().routes))
+    world.finish(query, batches=query.directory.committed + 10)
+    assert query.failures == []
+
+
 @pytest.mark.slow
 def test_a_fifth_agent_comes_and_another_goes_during_the_restore() -> None:
     """T5: whoever is not needed may come; what the lost one owned goes on at its heirs."""
