@@ -12,7 +12,7 @@ Invariants:
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -36,6 +36,16 @@ from rhinoctl.state.log import WorkerLog
 
 Owners = dict[InstanceId, frozenset[Vnode]]
 """Instances of this worker, and the vnodes that each owns."""
+
+
+class Owed(NamedTuple):
+    """Somebody waits until owners here have applied a record's batch: in which session, and since
+    when."""
+
+    envelope: Envelope
+    record: DecisionRecord
+    session: int
+    since: float
 
 
 class Job:
@@ -72,7 +82,7 @@ class Job:
         self._gaps = 0
         self._found: RecordId | None = None
         self._full_until = 0.0
-        self._owed: list[tuple[Envelope, DecisionRecord, float]] = []
+        self._owed: list[Owed] = []
         self._owners: dict[int, tuple[Epoch, Owners]] = {}
         self._duties_of: tuple[RecordId, Epoch] | None = None
         self._known_duties: tuple[Duty, ...] = ()
@@ -269,7 +279,8 @@ class Job:
     def _reply_when_applied(self, effect: worker.ReplyWhenApplied, envelope: Envelope) -> None:
         for instance in self.instances.values():
             instance.refusal = None
-        self._owed.append((envelope, effect.record, self.ports.clock.monotonic()))
+        now = self.ports.clock.monotonic()
+        self._owed.append(Owed(envelope, effect.record, self.state.session, now))
 
     def _give_up(self, effect: worker.GiveUp, envelope: Envelope) -> None:
         self.damaged = effect.fault
@@ -350,7 +361,8 @@ class Job:
 
     def answer_applied(self) -> None:
         """Answer every `Apply` whose batch all owners here have applied, or one cannot. Who waits
-        for want of room hears so now and then."""
+        for want of room hears so now and then; and who waits in an older session, that it is one:
+        a cut of the newer may have made owners here the heirs of a part that it has from others."""
         if not self._owed:
             return
         waiting, self._owed = self._owed, []
@@ -358,15 +370,18 @@ class Job:
         unmade = self.unmade()
         owing = [self.instances.get(duty.instance) for duty in unmade]
         refusals = [one.refusal for one in owing if one is not None and one.refusal]
-        for envelope, record, since in waiting:
+        for owed in waiting:
+            envelope, record, session, since = owed
             released = record.time <= self.released
-            if not released and refusals:
+            if session < self.state.session:
+                self._refuse(envelope, m.RefusalCode.FENCED, "a newer session has come meanwhile")
+            elif not released and refusals:
                 self._refuse(envelope, *refusals[0])
             elif not released and unmade and since < long_ago and self._must_wait():
                 detail = f"its disk has no room, or refuses, to apply batch {record.time}"
                 self._refuse(envelope, m.RefusalCode.FULL, detail)
             elif not released and unmade:
-                self._owed.append((envelope, record, since))
+                self._owed.append(owed)
             else:
                 answer = m.ApplyAnswer(
                     header=self._header(),

@@ -67,3 +67,22 @@ def test_what_an_instance_has_made_before_it_was_given_up_is_not_put_out() -> No
     later = world.start_query(query.directory)
     world.finish(later, batches=20)
     assert later.failures == []
+
+
+def test_who_waits_for_a_batch_in_an_older_session_is_told_that_it_is_older() -> None:
+    """A cut of the newer one may have made owners here the heirs of a part that the older has got
+    from somebody else. It is told at once, not when the batch has been applied."""
+    world = World(workers=1, instances=1)
+    query = world.start_query()
+    world.until(lambda: query.directory.committed >= 5)
+    host = world.hosts["w1"]
+    (pid,) = host.pids("i0")
+    kill = world.trap("w1/i0", "disk.append", lambda: host.kill_pid(pid), holding="/out/")
+    world.until_sprung(kill)
+    assert query.running
+    later = world.start_query(query.directory, takeover=True, settled=False)
+    world.until(lambda: bool(query.failures), "the older one to be told", 0.5)
+    assert "is live and holds session" in query.failures[0]
+    query.kill()
+    world.finish(later, batches=20)
+    assert later.failures == []
