@@ -28,6 +28,9 @@ Touched = dict[Vnode, BatchTime]
 """The last batch that touched each vnode."""
 
 MANIFEST = "manifest.json"
+NEEDLESS = re.compile(r"batch \d+: (refused|behind|stale_epoch): ")
+"""How a query says that it has ended because a worker would not do something."""
+
 SEGMENT = re.compile(r"(\d+)-(-?\d+)-(\d+)-(\d+)\.(\d+)(?:\+\d+)?\.seg")
 
 
@@ -55,11 +58,12 @@ class Audit:
         self._windows = isinstance(world.workload, WindowedWorkload)
 
     def look(self) -> None:
-        """At any time: the log goes on from each checkpoint (invariant 5), files are what their
-        manifests say (8), and what is complete is so (7)."""
+        """At any time: the log goes on from each checkpoint (invariant 5), no refusal has ended a
+        query (6), files are what their manifests say (8), and what is complete is so (7)."""
         if not self._watching.watchful:
             return
         self._watching.check_complete()
+        self._check_queries()
         epoch = self._epoch()
         images = list(self._images())
         for image in images:
@@ -114,6 +118,14 @@ class Audit:
         body = json.loads(bytes(disk.read(f"{path}/{MANIFEST}")))["body"]
         last_batch, covers = BatchTime(*body["last_batch"]), BatchTime(*body["covers"])
         return Image(worker, vnode, path, last_batch, covers, spoilt=False)
+
+    # --- 6: queries ------------------------------------------------------------------------------
+
+    def _check_queries(self) -> None:
+        """What one worker cannot do is waited for, or another does it, if all disks are well."""
+        for query in () if self._world.mishaps_expected else self._world.queries:
+            for failure in query.failures:
+                require(not NEEDLESS.match(failure), 6, f"{query.name} has ended: {failure}")
 
     # --- 8: files --------------------------------------------------------------------------------
 

@@ -324,6 +324,14 @@ class Revert(Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandBack(Asked):
+    """A handover of what the newest complete one has taken from an instance, back to it: so long
+    after that, when its worker may have left the chains and not yet closed the vnodes."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetReplication(Asked):
     """To so many copies."""
 

@@ -16,6 +16,9 @@ FAULTS = (8, 20)
 DISKS_EVERY = 7
 """In one of so many seeds workers have two disks."""
 
+TO_AND_FRO_EVERY = 6
+"""In one of so many seeds vnodes are handed to and fro at the beginning."""
+
 STEPS = ("disk.", "disk.sync", "disk.append", "disk.rename", "send ", "reply ")
 CONTROLLER_STEPS = ("store.write", "send Heartbeat", "send ")
 PHASES = ("phase=planned", "phase=warming", "phase=warming", "phase=armed", "phase=armed")
@@ -80,6 +83,8 @@ def plan_of(seed: int) -> Plan:
         setup = replace(setup, disks=2)
     draw = _Draw(chance, setup)
     events = tuple(draw.planned() for _ in range(chance.randint(*FAULTS)))
+    if seed % TO_AND_FRO_EVERY == 3:
+        events = draw.to_and_fro() + events
     return Plan(seed=seed, setup=setup, events=events, numbers=tuple(range(len(events))))
 
 
@@ -190,6 +195,19 @@ class _Draw:
         elif isinstance(fault, f.LoseCommit):  # later Spark does not go back
             ambush = f.Ambush(process="driver", step="commit", after=True, skip=0)
         return f.Planned(wait_s=wait_s, fault=fault, ambush=ambush)
+
+    def to_and_fro(self) -> tuple[f.Planned, ...]:
+        """A handover, and others that take it back one after the other."""
+        chance, complete = self._chance, _at_phase("phase=complete")
+        backs = [f.HandBack(after_s=chance.choice([0.05, 0.1, 0.2, 0.5, 1.0])) for _ in range(3)]
+        return (
+            f.Planned(wait_s=1.5, fault=self._handover()),
+            *(
+                f.Planned(wait_s=0.02, fault=back, ambush=replace(complete, skip=number))
+                for number, back in enumerate(backs)
+            ),
+            f.Planned(wait_s=8.0, fault=f.Checkpoint()),
+        )
 
     def _ambush(self, fault: f.Fault) -> f.Ambush:
         steps: tuple[str, ...]

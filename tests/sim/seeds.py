@@ -1,6 +1,6 @@
 """Seeds that tests repeat: a few in every run, those that have found something in `make e2e`."""
 
-USUAL = (113, 55, 1, 63, 70, 119, 46, 81, 92, 3)
+USUAL = (142, 105, 10, 52, 86, 1, 11, 6)
 """Few, in which every kind of fault strikes. When what a seed draws is changed others have to."""
 
 FOUND: tuple[int, ...] = (

@@ -446,6 +446,20 @@ class Striking:
             again = partial(Controller.revert, op=complete[fault.nth])
             self.ask(fault, partial(again, request=views.RevertRequest()))
 
+    def _hand_back(self, fault: f.HandBack) -> None:
+        def ask() -> None:
+            controller = self._world.controller
+            listed = () if controller is None else controller.operation_list().operations
+            handed = [v for v in listed if v.phase is Phase.COMPLETE and v.job == JOB and v.origins]
+            if not handed:
+                return
+            origins = handed[0].origins
+            to = min(origins.values())
+            vnodes = tuple(sorted(vnode for vnode, origin in origins.items() if origin == to))
+            self.ask(fault, lambda c: c.handover(JOB, views.HandoverRequest(vnodes=vnodes, to=to)))
+
+        self._world.network.after(fault.after_s, ask)
+
     def _set_replication(self, fault: f.SetReplication) -> None:
         self.replication = fault.replication
         request = views.SetJob(replication=fault.replication)
@@ -502,6 +516,7 @@ _STRIKES: dict[type[f.Fault], Callable[[Striking, Any], None]] = {
     f.Abort: Striking._abort,
     f.Pause: Striking._pause,
     f.Revert: Striking._revert,
+    f.HandBack: Striking._hand_back,
     f.SetReplication: Striking._set_replication,
     f.Failover: Striking.fail_over,
 }
