@@ -40,7 +40,8 @@ MISSING_DELAY_S = 0.01
 """A slice is forwarded down the chain within milliseconds of its put."""
 
 SEAL_MISSES_MAX = 100
-"""After a second of missing slices the batch is staged anew rather than waited for."""
+"""After a second of missing slices the batch is staged anew rather than waited for, and with each
+further attempt after twice as long: half a minute in all, as for a worker that is silent."""
 
 RESEND_EVERY = 20
 """Misses between two requests to the chain to forward an attempt again."""

@@ -132,7 +132,7 @@ class BatchState:
     """One batch on its way. `waiting` are the workers whose answer the phase still needs; `plain`
     says that a marker was tried with this batch in vain, and is not tried again. `lost` are the
     workers that were proposed to be given up; `decided` says that the batch was decided when the
-    cut began."""
+    cut began. `misses` counts how often each worker has lacked slices of this attempt."""
 
     phase: Phase
     lineage: Lineage
@@ -150,7 +150,7 @@ class BatchState:
     applied_at: Mapping[WorkerId, float] = field(default_factory=dict)
     replayed: bool = False
     attempts: int = 0
-    misses: int = 0
+    misses: Mapping[WorkerId, int] = field(default_factory=dict)
     fault: Fault | None = None
 
     @property

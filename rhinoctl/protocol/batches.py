@@ -316,7 +316,7 @@ def _opening(state: BatchState) -> Step:
         waiting=lineage.epoch.voters(),
         receipts=(),
         record=None,
-        misses=0,
+        misses={},
     )
     sends = [
         Send(worker=worker, message=_request(state, worker))
@@ -396,7 +396,7 @@ def _send_seals(
     phase: Phase = Phase.SEALING,
 ) -> Step:
     voters = frozenset(record.voters)
-    state = replace(state, phase=phase, record=record, waiting=voters, misses=0)
+    state = replace(state, phase=phase, record=record, waiting=voters, misses={})
     sends = [Send(worker=w, message=_request(state, w)) for w in sorted(listeners)]
     patience = limits.MARKER_DEADLINE_S if _carries_marker(state) else limits.SEAL_DEADLINE_S
     return state, (*sends, Deadline(after_s=patience))
@@ -436,13 +436,12 @@ def _costs_the_marker(state: BatchState, worker: WorkerId, code: m.RefusalCode) 
 
 def _missing(state: BatchState, worker: WorkerId) -> Step:
     """A member lacks slices that may still be on their way down the chain: ask for them again."""
-    if state.misses >= limits.SEAL_MISSES_MAX:
+    misses = state.misses.get(worker, 0) + 1
+    if misses > limits.SEAL_MISSES_MAX * 2 ** (state.attempts - 1):
         return _opening(state)
-    asks: list[Send] = []
-    if state.misses % limits.RESEND_EVERY == limits.RESEND_EVERY - 1:
-        asks = _resends(state, worker)
+    asks = _resends(state, worker) if misses % limits.RESEND_EVERY == 0 else []
     again = Send(worker=worker, message=_request(state, worker), delay_s=limits.MISSING_DELAY_S)
-    return replace(state, misses=state.misses + 1), (*asks, again)
+    return replace(state, misses={**state.misses, worker: misses}), (*asks, again)
 
 
 def _resends(state: BatchState, worker: WorkerId) -> list[Send]:

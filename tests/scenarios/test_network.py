@@ -9,6 +9,7 @@ from rhinoctl.protocol.handover import Phase
 from tests.fakes.wire import QUIET, Faults
 from tests.fakes.world import World
 from tests.fakes.world_input import Workload
+from tests.scenarios.test_failover import all_copies
 
 ROUGH = Faults(delay_s=(0.0005, 0.03), lose_request=0.05, lose_answer=0.05, repeat=0.05)
 
@@ -43,6 +44,20 @@ def test_a_worker_is_cut_off_for_a_while() -> None:
     assert query.directory.committed <= seen + 1
     world.network.heal()
     world.finish(query, batches=seen + 15, within_s=900)
+
+
+def test_two_workers_that_do_not_reach_each_other_for_a_while_end_no_query() -> None:
+    """Slices are passed on by one of them only: the batch waits, as for a worker that is silent."""
+    world = World(workers=2, replication=1)
+    query = world.start_query()
+    world.until(lambda: all_copies(world, 2), "two copies of each vnode")
+    world.network.partition([world.hosts["w1"].address], [world.hosts["w2"].address])
+    seen = query.directory.committed
+    world.run(9.0)
+    assert query.directory.committed <= seen + 1
+    world.network.heal()
+    world.finish(query, batches=seen + 15)
+    assert query.failures == []
 
 
 @pytest.mark.slow

@@ -215,6 +215,16 @@ def test_invariant_12_missing_slices_are_waited_for_then_staged_anew() -> None:
     assert run.state.phase is Phase.OPENING
 
 
+def test_invariant_12_missing_slices_are_waited_for_longer_with_each_attempt() -> None:
+    """As long in all as a silent worker is, within the deadline of each seal."""
+    longest = limits.SEAL_MISSES_MAX << (limits.ATTEMPTS_MAX - 1)
+    assert longest * limits.MISSING_DELAY_S < limits.SEAL_DEADLINE_S
+    run = sealing()
+    run.state = replace(run.state, attempts=3, misses={W2: 4 * limits.SEAL_MISSES_MAX - 1})
+    assert run.answer(sealed(run.state, (0, V0)), W2).state.phase is Phase.SEALING
+    assert run.answer(sealed(run.state, (0, V0)), W2).state.phase is Phase.OPENING
+
+
 def test_the_answer_to_a_resend_is_no_answer_to_a_seal() -> None:
     run = sealing()
     before = run.state
