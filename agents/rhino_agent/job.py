@@ -26,7 +26,7 @@ from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
 from rhinoctl.protocol import codec, worker
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.duties import Duty, duties
+from rhinoctl.protocol.duties import Duty, own_duties
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Address, Envelope
@@ -349,13 +349,9 @@ class Job:
         if record is None or decided is None or staged is None:
             return None
         if self._duties_of != (decided.id, staged):
+            changes = [c for c in self.log.changes(time) if c.position <= decided.position]
             here = self.ports.settings.worker
-            cuts = [
-                change.next_epoch
-                for change in self.log.changes(time)
-                if change.position <= decided.position
-            ]
-            self._known_duties = tuple(d for d in duties(staged, cuts) if d.worker == here)
+            self._known_duties = own_duties(here, staged, [record, *changes])
             self._duties_of = (decided.id, staged)
         return self._known_duties
 

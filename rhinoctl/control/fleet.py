@@ -185,6 +185,11 @@ class Fleet:
         """The highest session that a live worker has persisted for a job."""
         return max((report.session for report in self.reports(job).values()), default=0)
 
+    def generation(self, job: JobUid) -> int:
+        """The newest generation of batches of which a live worker knows one to be decided."""
+        reports = self.reports(job).values()
+        return max((r.decided.position.time.generation for r in reports if r.decided), default=0)
+
     def forget(self, job: JobUid) -> None:
         """The job is no more."""
         for key in [key for key in self.applies if key[0] == job]:

@@ -236,8 +236,15 @@ class Jobs:
         return self._grant(document, request, generation)
 
     def _generation_for(self, document: JobDocument, request: views.TakeSession) -> int:
-        """The generation of the session's batches. Raises IdentityChanged for another query."""
+        """The generation of the session's batches. Raises IdentityChanged for another query.
+
+        If the workers have batches of a later one, the store has lost who opened it, as an old copy
+        has: the next query that starts is taken for it, and its offsets show whether it is.
+        """
         name = document.spec.name
+        decided = self._fleet.generation(document.spec.uid)
+        if document.query_id != request.query_id and decided > document.generation:
+            return decided
         if document.query_id in ("", request.query_id):
             return document.generation
         if not document.new_stream:

@@ -140,13 +140,14 @@ class Recovery:
         epoch, epoch_from, installed = begun
         memo = next((each.memo for each in keepsakes if each.memo is not None), _NO_MEMO)
         decided = [r.decided.position.time for r in reports.values() if r.decided is not None]
+        newest = max((time.generation for time in decided), default=0)
         session = max(memo.session, self.fleet.session(uid))
         document = JobDocument(
             spec=keepsakes[0].spec,
             epoch=epoch,
             epoch_from=epoch_from,
             installed=installed,
-            generation=max([memo.generation, *(time.generation for time in decided)]),
+            generation=memo.generation if memo.query_id else newest,
             session=session,
             query_id=memo.query_id,
             run_id=memo.run_id,
@@ -170,7 +171,7 @@ class Recovery:
                 query_id=memo.query_id,
                 workers=tuple(sorted(reports)),
                 gone=gone.names,
-                note=self._note(epoch, memo, reports.keys()),
+                note=self._note(epoch, memo, newest, reports.keys()),
             ),
         )
 
@@ -192,13 +193,16 @@ class Recovery:
         epoch, time = max(sealed, key=lambda found: (found[0].number, found[1]))
         return epoch, time, epoch.number > 1 or time > BASE
 
-    def _note(self, epoch: Epoch, memo: Memo, there: Iterable[WorkerId]) -> str:
+    def _note(self, epoch: Epoch, memo: Memo, newest: int, there: Iterable[WorkerId]) -> str:
         lacking = sorted((epoch.listeners() & self._reports().keys()) - set(there))
         notes = []
         if lacking:
             notes.append(f"{named(lacking, 'has', 'have')} nothing of it: was it being deleted?")
         if not memo.query_id:
             notes.append("its query is not known: the next one that starts is taken for it")
+        elif newest > memo.generation:
+            told = "a query that is not known has opened a new stream: the next one that starts"
+            notes.append(f"{told}, and is not {memo.query_id}, is taken for it")
         return "; ".join(notes)
 
     def _failover(

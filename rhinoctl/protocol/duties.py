@@ -4,13 +4,18 @@ Until Spark has committed a batch, its output may be asked for again (design, se
 Whoever owned a vnode when the batch was staged owes the vnode's part, wherever the vnode has gone
 since. If that instance is given up by a cut, the vnode's owner in the cut's epoch makes the part
 anew, from a checkpoint before the batch and from the log.
+
+A worker that was given up is not told so by its log: it lacks the record. If it is back before the
+next batch, the gap in its log tells (`own_duties`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
+from rhinoctl.protocol.records import DecisionRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +52,21 @@ def duties(staged: Epoch, cuts: Iterable[Epoch]) -> tuple[Duty, ...]:
         Duty(instance=instance, worker=worker, part=part, vnodes=frozenset(vnodes))
         for (instance, worker, part), vnodes in sorted(parts.items())
     )
+
+
+def own_duties(
+    worker: WorkerId, staged: Epoch, records: Sequence[DecisionRecord]
+) -> tuple[Duty, ...]:
+    """The duties of one worker by its own log: `records` are the batch's and those of the epochs
+    after it, in order, as far as they are in that log.
+
+    No record is decided without a voter, unless it gives the voter up. So one that lacks the record
+    after one that has made it a voter owes nothing of what it owed before.
+    """
+    least = 0
+    for before, after in pairwise(records):
+        missed = after.position.step > before.position.step + 1
+        if missed and worker in before.next_epoch.voters():
+            least = after.next_epoch.number
+    owed = duties(staged, [record.next_epoch for record in records[1:]])
+    return tuple(duty for duty in owed if duty.worker == worker and duty.part >= least)

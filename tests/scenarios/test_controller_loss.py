@@ -230,6 +230,28 @@ def test_an_old_copy_does_not_give_a_session_twice() -> None:
 
 
 @pytest.mark.slow
+def test_the_query_that_opened_a_new_stream_goes_on_over_a_copy_from_before_that() -> None:
+    """Nobody but its batches tells of it: the workers have heard nothing of it from the controller.
+    The stream before it does not go on."""
+    world, query = running()
+    query.kill()
+    world.run(limits.SESSION_LIVE_S + 1.0)
+    copy = world.copy_store()
+    world.bind()
+    later = world.start_query(world.new_directory(query.directory.planned_to))
+    later.kill()
+    world.replace_store(copy)
+    (job,) = world.recover().jobs
+    assert "has opened a new stream" in job.note
+    former = world.start_query(query.directory, settled=False)
+    world.until(lambda: bool(former.failures), "the former stream to be refused")
+    former.kill()
+    world.run(limits.SESSION_LIVE_S + 1.0)
+    again = world.start_query(later.directory)
+    world.finish(again, batches=later.directory.committed + 10)
+    assert again.failures == []
+
+
 def test_the_copy_of_a_store_that_has_not_changed_since_is_as_good_as_it() -> None:
     world, query = running()
     world.run(1.0)

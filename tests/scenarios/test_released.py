@@ -3,6 +3,7 @@
 from rhinoctl.ids import InstanceId
 from rhinoctl.protocol.handover import Phase
 from tests.fakes.world import World
+from tests.scenarios.test_failover import W2, all_copies, failovers, started
 
 
 def test_a_restart_after_an_epoch_record_knows_that_the_batch_before_it_is_released() -> None:
@@ -85,4 +86,22 @@ def test_who_waits_for_a_batch_in_an_older_session_is_told_that_it_is_older() ->
     assert "is live and holds session" in query.failures[0]
     query.kill()
     world.finish(later, batches=20)
+    assert later.failures == []
+
+
+def test_who_was_given_up_and_is_back_before_the_next_batch_makes_no_part_of_it() -> None:
+    """Its log has the batch, and not the record that made others the heirs of its part."""
+    world, query = started(batches=13)
+    world.until(lambda: all_copies(world, 2), "two copies of each vnode")
+    world.until_sprung(world.trap(query.name, "then", query.kill, after=True))
+    others = ["controller", *(world.hosts[name].address for name in ("w1", "w3"))]
+    world.network.partition([world.hosts["w2"].address], others)
+    world.until(lambda: any(v.phase is Phase.COMPLETE for v in failovers(world)))
+    world.network.heal()
+    world.run(5.0)
+    (switchover,) = world.switchover("w1", to="w2")
+    assert world.until_ended(switchover.id).phase is Phase.COMPLETE
+    assert W2 in world.epoch().voters()
+    later = world.start_query(query.directory)
+    world.finish(later, batches=later.directory.committed + 10)
     assert later.failures == []

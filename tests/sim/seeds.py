@@ -23,6 +23,9 @@ FOUND: tuple[int, ...] = (
     840000902,
     900000132,
     910002476,
+    921000964,
+    921002040,
+    921004143,
 )
 """Those that have found something since what a seed draws was changed last. What was found before
 is told in tests/scenarios and tests/unit: a worker lost while the heirs of another recover, a

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rhinoctl.ids import BASE, Attempt, BatchTime, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker as machine
-from rhinoctl.protocol.duties import Duty, duties
+from rhinoctl.protocol.duties import Duty, own_duties
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId
 from tests.fakes.cluster.inputs import Body, Row, name_of
@@ -294,13 +294,14 @@ class ModelWorker:
         epoch = None if staged is None else self.epochs.get(self.segments[staged].record.epoch)
         if epoch is None:
             return ()
+        assert staged is not None
         after = [
-            segment.record.next_epoch
+            segment.record
             for key, segment in sorted(self.segments.items())
             if key.position.time == time and key.position.step > 0
             if self.epochs.get(segment.record.next_epoch.number) == segment.record.next_epoch
         ]
-        return tuple(duty for duty in duties(epoch, after) if duty.worker == self.name)
+        return own_duties(self.name, epoch, [self.segments[staged].record, *after])
 
     # --- joining ---------------------------------------------------------------------------------
 
