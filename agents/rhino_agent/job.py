@@ -26,7 +26,7 @@ from rhinoctl import limits
 from rhinoctl.ids import BASE, BatchTime, InstanceId, Vnode
 from rhinoctl.protocol import codec, worker
 from rhinoctl.protocol import messages as m
-from rhinoctl.protocol.duties import Duty, own_duties
+from rhinoctl.protocol.duties import Duty
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.jobs import JobSpec
 from rhinoctl.protocol.ports import Address, Envelope
@@ -67,7 +67,6 @@ class Job:
         self.is_full = is_full
         self.root = f"jobs/{spec.uid}"
         self.log = WorkerLog(ports.disk, f"{self.root}/log")
-        self.epochs: dict[int, Epoch] = {}
         self.forfeits: list[DecisionRecord] = []
         self.released = BASE
         self.outputs = Outputs(ports, self.root)
@@ -84,7 +83,7 @@ class Job:
         self._full_until = 0.0
         self._owed: list[Owed] = []
         self._owners: dict[int, tuple[Epoch, Owners]] = {}
-        self._duties_of: tuple[RecordId, Epoch] | None = None
+        self._duties_of: RecordId | None = None
         self._known_duties: tuple[Duty, ...] = ()
         self.state = self._recover()
 
@@ -254,16 +253,12 @@ class Job:
             )
 
     def _note_epoch(self, record: DecisionRecord) -> None:
-        self.epochs[record.next_epoch.number] = record.next_epoch
         if record.is_marker and record.next_epoch.forfeited:  # once: batches of that epoch count
             self.forfeits.append(record)
         if record.is_marker:
             self._epoch_starts[record.next_epoch.number] = record.time
 
     def _release(self, effect: worker.Release, envelope: Envelope) -> None:
-        opened = self.state.opened
-        if opened is not None:
-            self.epochs[opened.epoch.number] = opened.epoch
         if effect.time > self.released:
             self.released = effect.time
             self.outputs.release(effect.time)
@@ -341,18 +336,15 @@ class Job:
         return tuple(made[key] for key in sorted(keys))
 
     def _duties(self, time: BatchTime) -> tuple[Duty, ...] | None:
-        """The duties of this worker's instances for a batch: by the epoch that it was staged in,
-        and by the cuts since; None if the log does not tell. Worked out once for each newest
-        record."""
-        record, decided = self.log.record(time), self.state.decided
-        staged = self.epochs.get(record.epoch) if record is not None else None
-        if record is None or decided is None or staged is None:
+        """The duties of this worker's instances for a batch, as the newest decided record has them;
+        None if that is of another batch."""
+        decided = self.state.decided
+        if decided is None or decided.time != time:
             return None
-        if self._duties_of != (decided.id, staged):
-            changes = [c for c in self.log.changes(time) if c.position <= decided.position]
+        if self._duties_of != decided.id:
             here = self.ports.settings.worker
-            self._known_duties = own_duties(here, staged, [record, *changes])
-            self._duties_of = (decided.id, staged)
+            self._known_duties = tuple(duty for duty in decided.owed if duty.worker == here)
+            self._duties_of = decided.id
         return self._known_duties
 
     def answer_applied(self) -> None:
@@ -409,17 +401,15 @@ class Job:
     def trim_log(self, through: BatchTime) -> int:
         """Remove batches up to one; returns the bytes freed.
 
-        The newest batch's record stays, and the one before it: that is where the epoch stands in
-        which the batch was staged, without which nobody would know who owes its output.
+        The newest batch's record stays, and the one before it, which it shows to be decided.
         """
         decided = self.state.decided
         if decided is None:
             return 0
         newest = self.log.record(decided.time) or decided
         oldest = min(newest.epoch, decided.epoch)
-        for known in (self.epochs, self._epoch_starts):
-            for number in [number for number in known if number < oldest]:
-                known.pop(number)
+        for number in [number for number in self._epoch_starts if number < oldest]:
+            self._epoch_starts.pop(number)
         return self.log.trim(BatchTime(through.generation, through.batch + 1), newest.position)
 
     # --- instances -------------------------------------------------------------------------------

@@ -466,7 +466,7 @@ def _applying(state: BatchState) -> Step:
     if not state.replayed:
         others |= state.lineage.epoch.listeners()
     if state.task.change is None:
-        asked |= frozenset(record.owing)
+        asked |= record.owing
     else:
         asked -= state.lost
     state = replace(state, phase=Phase.APPLYING, waiting=asked)

@@ -9,6 +9,7 @@ from functools import reduce
 
 from rhinoctl.ids import NO_ATTEMPT, Attempt, BatchTime, Vnode
 from rhinoctl.protocol import watermarks
+from rhinoctl.protocol.duties import duties_after, staged_duties
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.records import (
     DecisionRecord,
@@ -62,7 +63,7 @@ def batch_record(
         after=lineage.last.id,
         epoch=staged.number,
         voters=tuple(sorted(staged.voters() | next_epoch.voters())),
-        owing=tuple(sorted({staged.owner_worker(Vnode(v)) for v in staged.vnodes()})),
+        owed=staged_duties(staged),
         next_epoch=next_epoch,
         start_offsets=task.start_offsets,
         end_offsets=task.end_offsets,
@@ -93,7 +94,8 @@ def epoch_record(lineage: Lineage, time: BatchTime, change: Epoch) -> DecisionRe
     """An epoch record after the last record, or at `time` if there is none: sealed by the voters
     of the epoch it ends and of the one it opens, without those that the latter gives up. It repeats
     what the last record says of its batch, so that a session whose fence shows it knows all that
-    the next batch needs; what they owe of the batch's output, the owners owe now."""
+    the next batch needs; what is owed of the batch's output by those that it gives up, their
+    heirs owe now."""
     last = lineage.last
     attempt = Attempt(lineage.session, lineage.counter)
     if last is None:
@@ -106,9 +108,6 @@ def epoch_record(lineage: Lineage, time: BatchTime, change: Epoch) -> DecisionRe
             next_epoch=change,
             rows={},
         )
-    owing = frozenset(last.owing)
-    if owing & change.lost or change.failed:
-        owing |= {change.owner_worker(Vnode(v)) for v in change.vnodes()}
     return replace(
         last,
         position=last.position._replace(step=last.position.step + 1),
@@ -116,7 +115,7 @@ def epoch_record(lineage: Lineage, time: BatchTime, change: Epoch) -> DecisionRe
         after=last.id,
         epoch=lineage.epoch.number,
         voters=tuple(sorted((lineage.epoch.voters() | change.voters()) - change.lost)),
-        owing=tuple(sorted(owing - change.lost)),
+        owed=duties_after(last.owed, change),
         next_epoch=change,
         winners=(),
     )

@@ -5,17 +5,16 @@ Whoever owned a vnode when the batch was staged owes the vnode's part, wherever 
 since. If that instance is given up by a cut, the vnode's owner in the cut's epoch makes the part
 anew, from a checkpoint before the batch and from the log.
 
-A worker that was given up is not told so by its log: it lacks the record. If it is back before the
-next batch, the gap in its log tells (`own_duties`).
+Each record says what is owed after it, so that a worker that lacks the cut that gave it up, or the
+one that made it an heir, knows it all the same.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import reduce
 
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
-from rhinoctl.protocol.records import DecisionRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,44 +28,46 @@ class Duty:
     vnodes: frozenset[Vnode]
 
 
+def staged_duties(staged: Epoch) -> tuple[Duty, ...]:
+    """Who owes the output of a batch that was staged in an epoch: the owners."""
+    return _grouped({Vnode(v): _owner(staged, Vnode(v), 0) for v in staged.vnodes()})
+
+
+def duties_after(owed: Iterable[Duty], change: Epoch) -> tuple[Duty, ...]:
+    """What is owed once an epoch holds: what it gives up goes to its heirs. Nobody owes the part of
+    vnodes that it forfeits."""
+    lost, failed = change.lost, change.failed
+    by_vnode: dict[Vnode, _Key] = {}
+    for duty in owed:
+        given_up = duty.worker in lost or duty.instance in failed
+        for vnode in duty.vnodes - change.forfeited:
+            heir = _owner(change, vnode, change.number)
+            by_vnode[vnode] = heir if given_up else (duty.instance, duty.worker, duty.part)
+    return _grouped(by_vnode)
+
+
 def duties(staged: Epoch, cuts: Iterable[Epoch]) -> tuple[Duty, ...]:
     """Every part of a batch's output, by instance and part: each vnode is in one of them.
 
     `staged` is the epoch in which the batch was staged, `cuts` are the epochs after it that give
-    something up, in order. Nobody owes the part of vnodes that were forfeited.
+    something up, in order.
     """
-    owed = {
-        Vnode(v): (staged.routes[v].owner, staged.owner_worker(Vnode(v)), 0)
-        for v in staged.vnodes()
-    }
-    for cut in cuts:
-        for vnode in cut.forfeited:
-            owed.pop(vnode, None)
-        for vnode, (instance, worker, _) in owed.items():
-            if worker in cut.lost or instance in cut.failed:
-                owed[vnode] = (cut.routes[vnode].owner, cut.owner_worker(vnode), cut.number)
-    parts: dict[tuple[InstanceId, WorkerId, int], set[Vnode]] = {}
-    for vnode, key in owed.items():
+    return reduce(duties_after, cuts, staged_duties(staged))
+
+
+_Key = tuple[InstanceId, WorkerId, int]
+"""Instance, worker and part of a duty."""
+
+
+def _owner(epoch: Epoch, vnode: Vnode, part: int) -> _Key:
+    return (epoch.routes[vnode].owner, epoch.owner_worker(vnode), part)
+
+
+def _grouped(by_vnode: Mapping[Vnode, _Key]) -> tuple[Duty, ...]:
+    parts: dict[_Key, set[Vnode]] = {}
+    for vnode, key in by_vnode.items():
         parts.setdefault(key, set()).add(vnode)
     return tuple(
         Duty(instance=instance, worker=worker, part=part, vnodes=frozenset(vnodes))
         for (instance, worker, part), vnodes in sorted(parts.items())
     )
-
-
-def own_duties(
-    worker: WorkerId, staged: Epoch, records: Sequence[DecisionRecord]
-) -> tuple[Duty, ...]:
-    """The duties of one worker by its own log: `records` are the batch's and those of the epochs
-    after it, in order, as far as they are in that log.
-
-    No record is decided without a voter, unless it gives the voter up. So one that lacks the record
-    after one that has made it a voter owes nothing of what it owed before.
-    """
-    least = 0
-    for before, after in pairwise(records):
-        missed = after.position.step > before.position.step + 1
-        if missed and worker in before.next_epoch.voters():
-            least = after.next_epoch.number
-    owed = duties(staged, [record.next_epoch for record in records[1:]])
-    return tuple(duty for duty in owed if duty.worker == worker and duty.part >= least)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rhinoctl.ids import BASE, NO_ATTEMPT, Attempt, BatchTime, Vnode, WorkerId
+from rhinoctl.protocol.duties import Duty
 from rhinoctl.protocol.epochs import Epoch
 
 
@@ -98,9 +99,10 @@ class DecisionRecord:
     """One entry of the agreement. Offsets are Spark's own JSON texts, compared, never parsed.
 
     `epoch` is the number under which the batch was staged and `voters` are the workers that must
-    seal it; `next_epoch` holds from the next batch on. `owing` are the workers whose instances
-    owned vnodes when the batch was staged: they owe its output until it is released, wherever the
-    vnodes have gone since. An epoch record repeats what the record says that it follows. `rows` has
+    seal it; `next_epoch` holds from the next batch on. `owed` are the parts of the batch's output
+    and who owes them until it is released: who owned the vnodes when it was staged, wherever they
+    have gone since, or the heirs of those that were given up. An epoch record repeats what the
+    record says that it follows, but for what it changes of that. `rows` has
     the totals of all vnodes of the job, so that a replayer knows of every gap (invariant 3);
     `winners` only what concerns the addressee.
     """
@@ -110,7 +112,7 @@ class DecisionRecord:
     after: RecordId
     epoch: int
     voters: tuple[WorkerId, ...]
-    owing: tuple[WorkerId, ...] = ()
+    owed: tuple[Duty, ...] = ()
     next_epoch: Epoch
     start_offsets: str = ""
     end_offsets: str = ""
@@ -132,6 +134,11 @@ class DecisionRecord:
     def link(self) -> Link:
         """Its place among the batches. An epoch record has that of the batch that it repeats."""
         return Link(self.time, self.after.position.time)
+
+    @property
+    def owing(self) -> frozenset[WorkerId]:
+        """The workers whose instances owe the batch's output."""
+        return frozenset(duty.worker for duty in self.owed)
 
     @property
     def is_batch(self) -> bool:

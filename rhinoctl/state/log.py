@@ -18,7 +18,7 @@ Invariants (numbers of the design, section 10):
 9.  A segment that cannot be read is an error if a later record follows it, since it was decided
     then. Otherwise its seal never ended: it promised nothing, and is removed.
 13. Dropping an attempt leaves no trace of it, also after a power loss.
-14. Trimming leaves the newest decided record and the one before it, which says who owes the output.
+14. Trimming leaves the newest decided record and the one before it, which it shows to be decided.
 """
 
 import errno
@@ -253,15 +253,6 @@ class WorkerLog:
             if segment.record is not None:
                 return segment.record
         return None
-
-    def changes(self, time: BatchTime) -> list[DecisionRecord]:
-        """The sealed epoch records between a batch and the next, in order."""
-        found = {
-            s.record.id: s.record
-            for s in self._segments.values()
-            if s.record is not None and s.position.time == time and s.position.step > 0
-        }
-        return [found[key] for key in sorted(found)]
 
     def record_for(self, time: BatchTime, vnodes: frozenset[Vnode]) -> DecisionRecord:
         """The record with the winners of some vnodes, from whichever segments have them."""

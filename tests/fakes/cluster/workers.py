@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rhinoctl.ids import BASE, Attempt, BatchTime, Vnode, WorkerId
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol import worker as machine
-from rhinoctl.protocol.duties import Duty, own_duties
+from rhinoctl.protocol.duties import Duty
 from rhinoctl.protocol.epochs import Epoch, Role
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId
 from tests.fakes.cluster.inputs import Body, Row, name_of
@@ -288,20 +288,11 @@ class ModelWorker:
         return self.copies.get(vnode, self.bases.get(vnode, Base(BASE, ())).content)
 
     def duties_at(self, time: BatchTime) -> tuple[Duty, ...]:
-        """What instances here owe of a batch's output: by the epoch that it was staged in, and by
-        the cuts after it that are known to be decided."""
-        staged = next((k for k in self.segments if k.position == (*time, 0)), None)
-        epoch = None if staged is None else self.epochs.get(self.segments[staged].record.epoch)
-        if epoch is None:
+        """What instances here owe of a batch's output, as the newest decided record has it."""
+        decided = self.state.decided
+        if decided is None or decided.time != time:
             return ()
-        assert staged is not None
-        after = [
-            segment.record
-            for key, segment in sorted(self.segments.items())
-            if key.position.time == time and key.position.step > 0
-            if self.epochs.get(segment.record.next_epoch.number) == segment.record.next_epoch
-        ]
-        return own_duties(self.name, epoch, [self.segments[staged].record, *after])
+        return tuple(duty for duty in decided.owed if duty.worker == self.name)
 
     # --- joining ---------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from rhinoctl import limits
-from rhinoctl.ids import BASE, BatchTime
+from rhinoctl.ids import BASE, BatchTime, WorkerId
 from rhinoctl.protocol import batches
 from rhinoctl.protocol import messages as m
 from rhinoctl.protocol.batches import Answered, Expired, FaultKind, Lost, Phase, Proposed
+from rhinoctl.protocol.duties import Duty
 from rhinoctl.protocol.epochs import with_chains_cut, with_members_full, with_moves
 from rhinoctl.protocol.records import DecisionRecord, Watermarks
 from tests.fakes.cluster.scenarios import I0, I1, TWO, V0, W1, W2, W3, epoch
@@ -135,11 +136,16 @@ def test_invariant_13_a_decided_batch_is_not_staged_again(last: DecisionRecord) 
     }
 
 
+def owing(worker: WorkerId) -> tuple[Duty, ...]:
+    """A part that a worker owes."""
+    return (Duty(instance=I0, worker=worker, part=0, vnodes=frozenset({V0})),)
+
+
 def test_invariant_14_who_owned_the_batch_is_asked_for_its_output_wherever_the_vnodes_are_now() -> (
     None
 ):
     """w3 owned, has left the epoch by one record, and did not vote on the one after that."""
-    gone = replace(CHANGE_AFTER_0, owing=(W1, W3))
+    gone = replace(CHANGE_AFTER_0, owed=(*owing(W1), *owing(W3)))
     run = begun(lineage(gone), task(0))
     assert {send.worker for send in run.sends} == run.state.waiting == {W1, W2, W3}
     change = begun(lineage(gone), batches.Task(time=BASE, change=MOVED))
@@ -149,11 +155,11 @@ def test_invariant_14_who_owned_the_batch_is_asked_for_its_output_wherever_the_v
 def test_a_record_says_who_owes_its_output_and_epoch_records_repeat_it() -> None:
     run = sealing()
     assert run.state.record is not None
-    assert run.state.record.owing == (W1, W2)
-    assert sealing(None, JOINING).state.record.owing == (W1,)  # type: ignore[union-attr]
-    written = begun(lineage(replace(BATCH_0, owing=(W3,))), CHANGE).state.record
+    assert run.state.record.owing == {W1, W2}
+    assert sealing(None, JOINING).state.record.owing == {W1}  # type: ignore[union-attr]
+    written = begun(lineage(replace(BATCH_0, owed=owing(W3))), CHANGE).state.record
     assert written is not None
-    assert written.owing == (W3,)
+    assert written.owed == owing(W3)
 
 
 def test_invariant_14_what_another_run_has_released_is_not_put_out_empty() -> None:

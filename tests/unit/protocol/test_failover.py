@@ -5,12 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rhinoctl.ids import BASE, Attempt, InstanceId, JobUid, OpId, Vnode, WorkerId
-from rhinoctl.protocol.duties import Duty, duties, own_duties
+from rhinoctl.ids import BASE, InstanceId, JobUid, OpId, Vnode, WorkerId
+from rhinoctl.protocol.duties import Duty, duties, duties_after
 from rhinoctl.protocol.epochs import Epoch, Member, Role, Route, successor_fault
 from rhinoctl.protocol.failover import Choice, GivenUp, orphans, plan_cut
 from rhinoctl.protocol.handover import Facts, Phase
-from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position
 from rhinoctl.protocol.recovery import Failover, step, with_more
 from tests.fakes.cluster.scenarios import I0, I1, I2, THREE, V0, V1, V2, W1, W2, W3, epoch
 
@@ -132,50 +131,20 @@ def test_an_heir_that_is_lost_too_hands_its_duty_on() -> None:
     }
 
 
-def record(place: int, begins: Epoch) -> DecisionRecord:
-    """The record of batch 7, or the so-manieth of an epoch after it."""
-    return DecisionRecord(
-        position=Position(0, 7, place),
-        attempt=Attempt(1, place),
-        after=ORIGIN,
-        epoch=begins.number,
-        voters=tuple(sorted(begins.voters())),
-        next_epoch=begins,
-        rows={},
-    )
-
-
-def test_who_was_given_up_and_is_back_owes_nothing_of_what_it_owed_before() -> None:
-    """Its log has all but the record that gave it up. What it inherits after that it owes."""
+def test_who_was_given_up_and_is_back_owes_what_it_inherits_and_nothing_else() -> None:
+    """Not what it owed before, though its log lacks the record that gave it up; and of an heir that
+    is given up as well, what that inherited from it."""
     before = epoch(THREE, ((I0, "w2"), (I1, "w1"), (I2, "w1")))
     cut = plan_cut(before, GivenUp(workers=frozenset({W1}))).epoch
     assert cut is not None
     back = replace(before, number=cut.number + 1)
-    records = [record(0, before), record(1, cut), record(2, back)]
-    owed = Duty(instance=I0, worker=W1, part=0, vnodes=frozenset({V0}))
-    assert own_duties(W1, before, records[:1]) == (owed,)
-    assert own_duties(W1, before, [records[0], records[2]]) == ()
-    heirs = plan_cut(back, GivenUp(workers=frozenset({W3})), choice=Choice(to=frozenset({W1})))
-    assert heirs.epoch is not None
-    later = [records[0], records[2], record(3, heirs.epoch)]
-    assert own_duties(W1, before, later) == (
-        Duty(instance=I0, worker=W1, part=heirs.epoch.number, vnodes=frozenset({V2})),
-    )
-
-
-def test_who_had_left_when_others_were_given_up_owes_what_it_owed() -> None:
-    """It lacks records, too, and none that it would have had to seal."""
-    before = epoch(THREE, ((I0, "w2"), (I1, "w3"), (I2, "")))
-    instances = {I1: W2, I2: W3}
-    left = replace(
-        before,
-        number=before.number + 1,
-        instances=instances,
-        routes=(replace(before.routes[0], owner=I1, members=()), *before.routes[1:]),
-    )
-    records = [record(0, before), record(1, left), record(3, replace(before, number=9))]
-    owed = Duty(instance=I0, worker=W1, part=0, vnodes=frozenset({V0}))
-    assert own_duties(W1, before, records) == (owed,)
+    owed = duties(before, [cut, back])
+    assert W1 not in {duty.worker for duty in owed}
+    later = plan_cut(back, GivenUp(workers=frozenset({W2})), choice=Choice(to=frozenset({W1})))
+    assert later.epoch is not None
+    mine = [duty for duty in duties_after(owed, later.epoch) if duty.worker == W1]
+    part = later.epoch.number
+    assert mine == [Duty(instance=I0, worker=W1, part=part, vnodes=frozenset({V0, V1}))]
 
 
 def seen(now: Epoch) -> Facts:

@@ -40,8 +40,7 @@ def forget_the_session(state: WorkerState, request: Any) -> worker.Step:
 
 def apply_on_seal(here: ModelWorker, segment: Segment) -> None:
     """A follower applies what it has sealed, without waiting for the decision."""
-    owed = here.duties_at(segment.record.time)
-    if segment.record.is_batch and not owed:
+    if segment.record.is_batch and here.name not in segment.record.owing:
         here.apply(segment)
         here.applied = segment.record.time
 

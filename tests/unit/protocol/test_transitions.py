@@ -255,7 +255,7 @@ def test_after_a_cut_the_notice_of_a_decided_batch_is_said_again() -> None:
     assert run.state.waiting == {W2}
     assert not run.state.outputs
     assert run.state.record is not None
-    assert run.state.record.owing == (W2,)
+    assert run.state.record.owing == {W2}
 
 
 def test_another_loss_replaces_the_cut() -> None:
