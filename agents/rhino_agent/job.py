@@ -12,7 +12,7 @@ Invariants:
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -36,16 +36,6 @@ from rhinoctl.state.log import WorkerLog
 
 Owners = dict[InstanceId, frozenset[Vnode]]
 """Instances of this worker, and the vnodes that each owns."""
-
-
-class Owed(NamedTuple):
-    """Somebody waits until owners here have applied a record's batch: in which session, and since
-    when."""
-
-    envelope: Envelope
-    record: DecisionRecord
-    session: int
-    since: float
 
 
 class Job:
@@ -81,10 +71,8 @@ class Job:
         self._gaps = 0
         self._found: RecordId | None = None
         self._full_until = 0.0
-        self._owed: list[Owed] = []
+        self._owed: list[tuple[Envelope, DecisionRecord, float]] = []
         self._owners: dict[int, tuple[Epoch, Owners]] = {}
-        self._duties_of: RecordId | None = None
-        self._known_duties: tuple[Duty, ...] = ()
         self.state = self._recover()
 
     # --- what outlives the process ---------------------------------------------------------------
@@ -274,8 +262,7 @@ class Job:
     def _reply_when_applied(self, effect: worker.ReplyWhenApplied, envelope: Envelope) -> None:
         for instance in self.instances.values():
             instance.refusal = None
-        now = self.ports.clock.monotonic()
-        self._owed.append(Owed(envelope, effect.record, self.state.session, now))
+        self._owed.append((envelope, effect.record, self.ports.clock.monotonic()))
 
     def _give_up(self, effect: worker.GiveUp, envelope: Envelope) -> None:
         self.damaged = effect.fault
@@ -341,11 +328,8 @@ class Job:
         decided = self.state.decided
         if decided is None or decided.time != time:
             return None
-        if self._duties_of != decided.id:
-            here = self.ports.settings.worker
-            self._known_duties = tuple(duty for duty in decided.owed if duty.worker == here)
-            self._duties_of = decided.id
-        return self._known_duties
+        here = self.ports.settings.worker
+        return tuple(duty for duty in decided.owed if duty.worker == here)
 
     def answer_applied(self) -> None:
         """Answer every `Apply` whose batch all owners here have applied, or one cannot. Who waits
@@ -358,10 +342,10 @@ class Job:
         unmade = self.unmade()
         owing = [self.instances.get(duty.instance) for duty in unmade]
         refusals = [one.refusal for one in owing if one is not None and one.refusal]
-        for owed in waiting:
-            envelope, record, session, since = owed
+        for envelope, record, since in waiting:
             released = record.time <= self.released
-            if session < self.state.session:
+            assert envelope.message is not None
+            if envelope.message.header.session < self.state.session:
                 self._refuse(envelope, m.RefusalCode.FENCED, "a newer session has come meanwhile")
             elif not released and refusals:
                 self._refuse(envelope, *refusals[0])
@@ -369,7 +353,7 @@ class Job:
                 detail = f"its disk has no room, or refuses, to apply batch {record.time}"
                 self._refuse(envelope, m.RefusalCode.FULL, detail)
             elif not released and unmade:
-                self._owed.append(owed)
+                self._owed.append((envelope, record, since))
             else:
                 answer = m.ApplyAnswer(
                     header=self._header(),

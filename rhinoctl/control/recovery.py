@@ -140,7 +140,7 @@ class Recovery:
         epoch, epoch_from, installed = begun
         memo = next((each.memo for each in keepsakes if each.memo is not None), _NO_MEMO)
         decided = [r.decided.position.time for r in reports.values() if r.decided is not None]
-        newest = max((time.generation for time in decided), default=0)
+        newest = self.fleet.generation(uid)
         session = max(memo.session, self.fleet.session(uid))
         document = JobDocument(
             spec=keepsakes[0].spec,

@@ -11,7 +11,6 @@ one that made it an heir, knows it all the same.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 from rhinoctl.ids import InstanceId, Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
@@ -29,30 +28,21 @@ class Duty:
 
 
 def staged_duties(staged: Epoch) -> tuple[Duty, ...]:
-    """Who owes the output of a batch that was staged in an epoch: the owners."""
+    """Who owes the output of a batch that was staged in an epoch: the owners. Each vnode is in one
+    of the parts."""
     return _grouped({Vnode(v): _owner(staged, Vnode(v), 0) for v in staged.vnodes()})
 
 
 def duties_after(owed: Iterable[Duty], change: Epoch) -> tuple[Duty, ...]:
     """What is owed once an epoch holds: what it gives up goes to its heirs. Nobody owes the part of
     vnodes that it forfeits."""
-    lost, failed = change.lost, change.failed
     by_vnode: dict[Vnode, _Key] = {}
     for duty in owed:
-        given_up = duty.worker in lost or duty.instance in failed
+        key = (duty.instance, duty.worker, duty.part)
+        given_up = duty.worker in change.lost or duty.instance in change.failed
         for vnode in duty.vnodes - change.forfeited:
-            heir = _owner(change, vnode, change.number)
-            by_vnode[vnode] = heir if given_up else (duty.instance, duty.worker, duty.part)
+            by_vnode[vnode] = _owner(change, vnode, change.number) if given_up else key
     return _grouped(by_vnode)
-
-
-def duties(staged: Epoch, cuts: Iterable[Epoch]) -> tuple[Duty, ...]:
-    """Every part of a batch's output, by instance and part: each vnode is in one of them.
-
-    `staged` is the epoch in which the batch was staged, `cuts` are the epochs after it that give
-    something up, in order.
-    """
-    return reduce(duties_after, cuts, staged_duties(staged))
 
 
 _Key = tuple[InstanceId, WorkerId, int]

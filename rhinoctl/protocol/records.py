@@ -102,9 +102,9 @@ class DecisionRecord:
     seal it; `next_epoch` holds from the next batch on. `owed` are the parts of the batch's output
     and who owes them until it is released: who owned the vnodes when it was staged, wherever they
     have gone since, or the heirs of those that were given up. An epoch record repeats what the
-    record says that it follows, but for what it changes of that. `rows` has
-    the totals of all vnodes of the job, so that a replayer knows of every gap (invariant 3);
-    `winners` only what concerns the addressee.
+    record says that it follows, but for what it changes of that. `rows` has the totals of all
+    vnodes of the job, so that a replayer knows of every gap (invariant 3); `winners` only what
+    concerns the addressee.
     """
 
     position: Position

@@ -229,7 +229,6 @@ def test_an_old_copy_does_not_give_a_session_twice() -> None:
     world.finish(third, batches=seen + 10)
 
 
-@pytest.mark.slow
 def test_the_query_that_opened_a_new_stream_goes_on_over_a_copy_from_before_that() -> None:
     """Nobody but its batches tells of it: the workers have heard nothing of it from the controller.
     The stream before it does not go on."""
@@ -252,6 +251,7 @@ def test_the_query_that_opened_a_new_stream_goes_on_over_a_copy_from_before_that
     assert again.failures == []
 
 
+@pytest.mark.slow
 def test_the_copy_of_a_store_that_has_not_changed_since_is_as_good_as_it() -> None:
     world, query = running()
     world.run(1.0)

@@ -4,12 +4,14 @@ It knows the input by (batch, row) and hears of every decision, acknowledgement 
 in it is taken from the machines under test but the records that they show.
 """
 
+from collections.abc import Iterable
 from copy import copy
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from rhinoctl.ids import BatchTime, InstanceId, Vnode, WorkerId
 from rhinoctl.protocol import batches
-from rhinoctl.protocol.duties import duties
+from rhinoctl.protocol.duties import Duty, duties_after, staged_duties
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.records import ORIGIN, DecisionRecord, Position, RecordId
 from tests.fakes.cluster.inputs import Workload
@@ -18,6 +20,11 @@ from tests.fakes.cluster.workers import Applied, ModelWorker
 
 if TYPE_CHECKING:
     from tests.fakes.cluster.world import World
+
+
+def duties(staged: Epoch, cuts: Iterable[Epoch]) -> tuple[Duty, ...]:
+    """What is owed of the output of a batch that was staged in an epoch, after some cuts."""
+    return reduce(duties_after, cuts, staged_duties(staged))
 
 
 class Oracle:

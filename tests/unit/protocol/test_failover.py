@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rhinoctl.ids import BASE, InstanceId, JobUid, OpId, Vnode, WorkerId
-from rhinoctl.protocol.duties import Duty, duties, duties_after
+from rhinoctl.protocol.duties import Duty, duties_after
 from rhinoctl.protocol.epochs import Epoch, Member, Role, Route, successor_fault
 from rhinoctl.protocol.failover import Choice, GivenUp, orphans, plan_cut
 from rhinoctl.protocol.handover import Facts, Phase
 from rhinoctl.protocol.recovery import Failover, step, with_more
+from tests.fakes.cluster.oracle import duties
 from tests.fakes.cluster.scenarios import I0, I1, I2, THREE, V0, V1, V2, W1, W2, W3, epoch
 
 WORKERS = tuple(WorkerId(f"w{n}") for n in range(1, 6))
