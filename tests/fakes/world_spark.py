@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rhinoctl import limits
 from rhinoctl.control.controller import Waiting
-from rhinoctl.errors import RhinoError, WorkerUnreachable
+from rhinoctl.errors import IdentityChanged, RhinoError, WorkerUnreachable
 from rhinoctl.ids import NO_JOB, BatchTime, JobName, WorkerId
 from rhinoctl.protocol import batches, codec, views
 from rhinoctl.protocol import messages as m
@@ -105,7 +105,8 @@ def operator_spec() -> OperatorSpec:
 
 
 class Query:
-    """One driver process. `trigger_s` is the pause between batches, `idle` waits to be woken."""
+    """One driver process. `trigger_s` is the pause between batches, `idle` waits to be woken,
+    `unknown` says that its job belongs to another query, as it was told when it last asked."""
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class Query:
         self.sessions: list[int] = []
         self.trigger_s = 0.1
         self.idle = False
+        self.unknown = False
         self.limit: int | None = None
         self.running = True
         self.epoch_seen = 0
@@ -281,7 +283,12 @@ class Query:
             batch=batch,
             takeover=self._takeover,
         )
-        grant = yield from self._call(lambda c: c.take_session(self.job, request), CALL_S)
+        try:
+            grant = yield from self._call(lambda c: c.take_session(self.job, request), CALL_S)
+        except QueryFailed as failed:
+            self.unknown = isinstance(failed.__cause__, IdentityChanged)
+            raise
+        self.unknown = False
         self.sessions.append(grant.session)
         self._generation, self._workers = grant.generation, grant.workers
         self._lineage = Lineage(

@@ -58,9 +58,12 @@ class Person:
 
     def bind(self, directory: SparkDirectory) -> None:
         """`job bind --new-stream`, unless the stream has begun. It is refused for a while after the
-        former one has ended, and forgotten by a store that is lost: then it is typed again."""
+        former one has ended, and forgotten by a store that is lost: then it is typed again, as the
+        query's error says."""
         runs = [query for query in self._world.queries if query.directory is directory]
-        if any(run.sessions for run in runs) or not any(run.failures for run in runs):
+        begun = any(run.sessions for run in runs)
+        unknown = any(run.unknown for run in runs if run.running)
+        if (begun and not unknown) or not any(run.failures for run in runs):
             return
         try:
             self._world.submit(lambda c: c.bind(JOB, views.BindRequest(new_stream=True)))
