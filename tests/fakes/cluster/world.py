@@ -432,9 +432,13 @@ class World:
             return
         if not driver.alive:
             self.put(0.0, Birth(Role.CONTROLLER))
-        elif not driver.paused and driver.role is Role.QUERY and driver.state is not None:
+        elif driver.paused or driver.state is None:
+            pass  # it is offered again
+        elif driver.role is Role.QUERY:
             driver.advance(self, batches.Proposed(epoch=cut))
             self._acted("driver", driver.index)
+        elif self.initialised and driver.state.task.change != cut:
+            self._end(driver, Role.CONTROLLER)  # a change may wait for whom the cut gives up
         self.put(OFFER_S, OfferCut())
 
     def _proposal(self, batch: int, epoch: Epoch) -> Epoch | None:
