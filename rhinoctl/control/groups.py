@@ -117,17 +117,8 @@ class Groups:
         return missing
 
     def behind(self, uid: JobUid) -> dict[tuple[WorkerId, Vnode], int]:
-        """Batches that an heir would replay, by worker and vnode: whole batches of the log."""
-        found = {}
-        newest = max(
-            (r.decided.position.time for r in self.fleet.reports(uid).values() if r.decided),
-            default=None,
-        )
-        for worker, report in self.fleet.reports(uid).items():
-            for vnode, copy in report.vnodes.items():
-                if copy.covers is not None and newest is not None:
-                    found[worker, vnode] = batches_between(copy.covers, newest)
-        return found
+        """See `batches_behind`: as the live workers tell it."""
+        return batches_behind(self.fleet.reports(uid))
 
     # --- for people ------------------------------------------------------------------------------
 
@@ -247,6 +238,18 @@ class Groups:
 
 
 _WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
+
+
+def batches_behind(reports: Mapping[WorkerId, m.JobReport]) -> dict[tuple[WorkerId, Vnode], int]:
+    """Batches that an heir would replay, by worker and vnode: whole batches of the log. A copy that
+    its owner cannot open is left out: who has it inherits only for want of others."""
+    decided = [r.decided.position.time for r in reports.values() if r.decided]
+    return {
+        (worker, vnode): batches_between(copy.covers, max(decided))
+        for worker, report in reports.items()
+        for vnode, copy in report.vnodes.items()
+        if decided and copy.covers is not None and not copy.bereft
+    }
 
 
 def room_for_copies(report: m.WorkerReport) -> int:

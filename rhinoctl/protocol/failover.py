@@ -94,6 +94,7 @@ def plan_cut(
     fewest vnodes, or a new one, whose name is none of `taken`. With `force` the vnodes that nobody
     else has are forfeited: they begin empty wherever there is an instance.
     """
+    not_free = {*taken, *epoch.instances, *gone.instances}  # nor those of an earlier cut
     gone = gone.within(epoch)
     placed = {
         instance: worker
@@ -119,8 +120,7 @@ def plan_cut(
             able[vnode],
             key=lambda w: (lag.get((w, vnode), inf), _load(w, placed, owned), w),
         )
-        names = {*taken, *epoch.instances, *gone.instances}
-        instance = _instance_on(worker, names, placed, owned, choice.to)
+        instance = _instance_on(worker, not_free, placed, owned, choice.to)
         owned[instance] += 1
         heirs[vnode] = instance
     cut = with_cut(

@@ -118,6 +118,13 @@ def test_a_failed_instance_leaves_its_worker_in_the_chain() -> None:
     assert W1 in plan.epoch.voters()
 
 
+def test_no_instance_has_the_name_of_one_that_was_given_up_by_an_earlier_cut() -> None:
+    """It would be given up again at once, and so would its heir, without end."""
+    before = epoch({I1: W1}, ((I1, "w2"),))
+    plan = plan_cut(before, GivenUp(instances=frozenset({I0, I1})))
+    assert plan.heirs == {V0: I2}
+
+
 def test_an_heir_that_is_lost_too_hands_its_duty_on() -> None:
     """The part of the batch's output goes with the vnode, from heir to heir."""
     before = epoch(THREE, ((I0, "w2 w3"), (I1, "w3"), (I2, "")))
