@@ -243,12 +243,14 @@ _WHOLE = (VnodeUse.OWNED, VnodeUse.HELD, VnodeUse.READY, VnodeUse.FOLLOWING)
 def batches_behind(reports: Mapping[WorkerId, m.JobReport]) -> dict[tuple[WorkerId, Vnode], int]:
     """Batches that an heir would replay, by worker and vnode: whole batches of the log. A copy that
     its owner cannot open is left out: who has it inherits only for want of others."""
-    decided = [r.decided.position.time for r in reports.values() if r.decided]
+    newest = max((r.decided.position.time for r in reports.values() if r.decided), default=None)
+    if newest is None:
+        return {}
     return {
-        (worker, vnode): batches_between(copy.covers, max(decided))
+        (worker, vnode): batches_between(copy.covers, newest)
         for worker, report in reports.items()
         for vnode, copy in report.vnodes.items()
-        if decided and copy.covers is not None and not copy.bereft
+        if copy.covers is not None and not copy.bereft
     }
 
 
