@@ -226,13 +226,11 @@ class Audit:
 
     def _check_left_over(self, worker: WorkerId) -> None:
         """A worker that the job has gone on without keeps what it had, until it is told to drop it
-        or is taken in again: it has not heard of what was decided since. Of the record that takes
-        it in, in which it has no vote, it hears when the next batch is opened."""
-        disk, decided = self._disk(worker), self._watching.decided
-        attempts = {(*r.position, *r.attempt) for r in decided}
-        voted = [r for r in decided if worker in r.voters]
-        listened = [r for r in decided[:-1] if worker in r.next_epoch.listeners()]
-        heard = [*voted, *listened]
+        or is taken in again: it has not heard of what was decided since, nor of what was decided
+        with the cut that has given it up."""
+        disk, watching = self._disk(worker), self._watching
+        attempts = {(*r.position, *r.attempt) for r in watching.decided}
+        heard = watching.heard_by(worker)
         newest = max(((*r.position, *r.attempt) for r in heard), default=())
         for name in disk.list(f"{self._root()}/log"):
             parts = SEGMENT.fullmatch(name)

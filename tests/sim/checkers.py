@@ -52,6 +52,7 @@ class Watching:
         self._places: dict[Position, RecordId] = {}
         self._seals: dict[tuple[RecordId, str], DecisionRecord] = {}
         self._sealed: set[tuple[RecordId, WorkerId]] = set()
+        self._told: set[tuple[RecordId, WorkerId]] = set()
         self._bodies: dict[tuple[BatchTime, tuple[int, int]], Bodies] = {}
         self._completed: set[str] = set()
         self._images: dict[int, tuple[DecisionRecord, bytes]] = {}
@@ -61,6 +62,12 @@ class Watching:
         and the cut that says so is on its way."""
         voted = [record.id for record in self.decided if worker in record.voters]
         return bool(voted) and (voted[-1], worker) not in self._sealed
+
+    def heard_by(self, worker: WorkerId) -> list[DecisionRecord]:
+        """The decided records that have come to a worker: it has sealed them, or was told of them
+        with the next batch. One may be decided without it, though it has a vote on it."""
+        heard = self._sealed | self._told
+        return [record for record in self.decided if (record.id, worker) in heard]
 
     # --- what is seen -----------------------------------------------------------------------------
 
@@ -103,6 +110,8 @@ class Watching:
         if isinstance(answer, m.SealAnswer) and not answer.missing:
             self._sealed.add((answer.record, worker))
             self._check_sealed(worker, answer.record)
+        elif isinstance(asked, m.Open):
+            self._told.add((asked.after, worker))
         elif isinstance(answer, m.BatchApplied) and isinstance(asked, m.ApplyBatch):
             self._check_owners(request, asked)
         elif isinstance(answer, m.Checkpointed):
