@@ -12,7 +12,9 @@ from random import Random
 from typing import Any, Protocol
 
 from rhinoctl.control.controller import Controller
+from rhinoctl.control.registry import JobDocument
 from rhinoctl.ids import BASE, BatchTime, JobName, JobUid, WorkerId
+from rhinoctl.protocol import codec
 from rhinoctl.protocol.ports import Address, Clock
 from rhinoctl.protocol.records import DecisionRecord
 from tests.fakes.clock import HostClock
@@ -119,6 +121,16 @@ class SimWorld(World):
         """What the controller has persisted, in stores that were lost, too."""
         stores = [*self._stores_lost, self._store]
         return [entry for store in stores for entry in store.scan()]
+
+    def copies_wanted(self) -> int | None:
+        """The replication of the usual job as the controller's store has it, which may be another
+        than the last that was asked for; None if the store does not know the job."""
+        for key, value in self._store.scan():
+            if key.startswith(b"job/"):
+                spec = codec.loads_checked(JobDocument, value).spec
+                if spec.name == JOB:
+                    return spec.replication
+        return None
 
     def swap_store(self, store: FakeStore | None = None) -> bool:
         """Whether it was another one."""

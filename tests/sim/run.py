@@ -10,6 +10,7 @@ import pyarrow as pa
 from rhinoctl.ids import Vnode, WorkerId
 from rhinoctl.protocol.epochs import Epoch
 from rhinoctl.protocol.handover import ENDED
+from rhinoctl.protocol.records import ORIGIN
 from tests.fakes.rows import Row, recording
 from tests.sim import faults as f
 from tests.sim.audit import Audit
@@ -114,7 +115,8 @@ class Simulation:
         """Who stays dead: it must not be the only one that has all of a vnode, nor the only one
         that will, since copies may be about to go where none are wanted."""
         outsider = self.plan.setup.outsider
-        if striking.replication == 0:
+        wanted = self.world.copies_wanted()
+        if 0 in (striking.replication, striking.fewest if wanted is None else wanted):
             return None
         epochs = self._epochs() if outsider is not None else []
         if epochs is None:
@@ -126,9 +128,12 @@ class Simulation:
         return outsider
 
     def _epochs(self) -> list[Epoch] | None:
-        """The newest of each job that is decided; None if nobody is there to tell."""
-        found = [record.next_epoch for record in self.watching.decided[-1:]]
-        striking = self.striking
+        """The newest of each job that is decided, and those that may turn out to be; None if nobody
+        is there to tell."""
+        decided, striking = self.watching.decided[-1:], self.striking
+        newest = decided[-1].position if decided else ORIGIN.position
+        perhaps = [r for r in self.watching.records.values() if r.position > newest]
+        found = [record.next_epoch for record in (*decided, *perhaps)]
         if striking is not None and striking.neighbour is not None:
             if not self.world.knows_epoch(striking.neighbour.job):
                 return None

@@ -29,6 +29,7 @@ FOUND: tuple[int, ...] = (
     930004935,
     931004898,
     101117329,
+    266116096,
 )
 """Those that have found something since what a seed draws was changed last. What was found before
 is told in tests/scenarios and tests/unit: a worker lost while the heirs of another recover, a

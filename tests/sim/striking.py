@@ -43,7 +43,7 @@ class Striking:
 
     def __init__(self, world: SimWorld, plan: Plan) -> None:
         self.done: list[str] = []
-        self.replication = plan.setup.replication  # the last that was asked for
+        self.replication = self.fewest = plan.setup.replication  # the last, the fewest asked for
         self.over = self.healed = False
         self.stays_dead: str | None = None
         self.rotten: set[tuple[str, int]] = set()
@@ -462,6 +462,7 @@ class Striking:
 
     def _set_replication(self, fault: f.SetReplication) -> None:
         self.replication = fault.replication
+        self.fewest = min(self.fewest, fault.replication)
         request = views.SetJob(replication=fault.replication)
         self.ask(fault, lambda c: c.set_job(JOB, request))
 
